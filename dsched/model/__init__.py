@@ -1,0 +1,1 @@
+"""Nouns: job, run, task with its transition table, attempt, worker, instants. Pure."""
