@@ -1,1 +1,1 @@
-"""Nouns: job, run, task with its transition table, attempt, worker, instants. Pure."""
+"""The nouns of dsched: jobs, runs, tasks with their transition table, attempts, workers, ids. Pure."""

@@ -1,0 +1,1 @@
+"""Decides: one event in, row changes and effects out. Pure and synchronous."""

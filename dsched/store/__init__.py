@@ -1,0 +1,1 @@
+"""Remembers: one interface, and its implementations in memory, in SQLite and, later, in MySQL."""

@@ -1,0 +1,114 @@
+"""What dsched needs of a store. Every implementation passes the same conformance suite (`tests/store`).
+
+All methods block and run in a thread that the core owns: `commit` and the other writes in one thread, reads in another,
+each with its own connection. Every method may raise `StoreUnavailable`; whether a write that raised it happened is then
+unknown, and `leader()` tells.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from dsched.engine.changes import Batch
+from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
+
+__all__ = ["Active", "Page", "Store"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a list; `next` is the cursor of the page after it, None at the end."""
+
+    items: Sequence[T]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """All that a starting leader needs: every job, and every run that is not terminal with all of its tasks.
+
+    Also the closed attempts of those tasks are not needed to go on, so they are not here. Rows ascend by key.
+    """
+
+    jobs: Sequence[JobRow]
+    runs: Sequence[RunRow]
+    tasks: Sequence[TaskRow]
+
+
+class Store(Protocol):
+    """A durable store of jobs, runs, tasks and attempts, guarded by the epoch of the leader."""
+
+    url: str
+
+    def open(self) -> None:
+        """Connect, and bring the schema up to date under a lock. Refuses a schema newer than this code (`ConfigError`)."""
+
+    def close(self) -> None:
+        """Close every connection; idempotent."""
+
+    # -- leadership
+
+    def leader(self) -> LeaderRow:
+        """Return the leader row; epoch 0 when nobody ever led."""
+
+    def take_leadership(self, seen: LeaderRow, owner: str, address: str, admin_url: str) -> LeaderRow | None:
+        """Raise the epoch by one if the row is still as `seen` (same epoch and renewal) and return the new row.
+
+        Returns None when somebody else was faster. `batch` starts again at 0; `last_id` and `last_fence` are kept, raised
+        to the highest stored `job_id` and fence where those are higher.
+        """
+
+    # -- writes
+
+    def commit(self, batch: Batch) -> None:
+        """Write all of `batch`, or nothing of it.
+
+        Raises `EpochLost` when the leader row is not (`batch.epoch`, `batch.number - 1`); `BatchRefused` when the content is
+        refused: a constraint, a value that cannot be stored, or a row of `*_set` whose version in the store is not the one before.
+        """
+
+    # -- reads; each sees committed state only
+
+    def load_active(self) -> Active:
+        """Return what is not terminal."""
+
+    def job(self, name: str) -> JobRow | None:
+        """Return one job."""
+
+    def jobs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[JobRow]:
+        """List jobs by name. Filters: `group`, `enabled` ("true" or "false")."""
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Return one run."""
+
+    def runs_by_id(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
+        """Return those of `run_ids` (any number) that exist."""
+
+    def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[RunRow]:
+        """List runs, newest first (by creation, then id). Filters: `job`, `status`, `group`."""
+
+    def task(self, task_id: str) -> TaskRow | None:
+        """Return one task."""
+
+    def tasks_of(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List the tasks of a run by shard item. Filters: `status`, `worker`."""
+
+    def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        """Return per run how many of its tasks are in each status (for runs that are not terminal)."""
+
+    def open_counts(self) -> Mapping[str, int]:
+        """Return how many tasks there are in each status that is not terminal."""
+
+    def attempts(self, task_id: str) -> Sequence[AttemptRow]:
+        """Return the closed attempts of a task whose end did not end the task, by number."""
+
+    def logs(self, task_id: str) -> Sequence[LogRow]:
+        """Return what is kept about a task, oldest first."""
+
+    def worker(self, worker_id: str) -> WorkerRow | None:
+        """Return the last that was known of a worker."""
+
+    def statuses(self, task_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the status of those of `task_ids` that exist."""
