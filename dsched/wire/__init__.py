@@ -1,0 +1,1 @@
+"""How core and workers speak: header, framing, messages. Pure: bytes in, values out, and back."""
