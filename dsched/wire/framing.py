@@ -92,7 +92,11 @@ class FrameDecoder:
             append(_new_frame(Frame, (kind, status, data[start:end])))
             position = end
             judged = False
-        self._keep(data, position, judged, is_full=len(frames) == limit)
+        if position == size:
+            self._judged = False
+            self._needed = HEADER_SIZE
+        else:
+            self._keep(data, position, judged, is_full=len(frames) == limit)
         return frames
 
     def _keep(self, data: bytes, position: int, judged: bool, *, is_full: bool) -> None:
