@@ -1,7 +1,8 @@
 """What the engine hands over: row changes for the store (`Batch`), and effects for the shell.
 
 Effects run only when the rows that they depend on are committed; the shell keeps that promise by taking both together
-with `Engine.take_batch`.
+with `Engine.take_batch`. Each effect has a `key`: what it belongs to, so that one refused row takes only its own
+effects with it. A run's key is its id (or that of the request that it came with), a job's is `job:NAME`.
 """
 
 from dataclasses import dataclass, field
@@ -9,16 +10,31 @@ from typing import Any, NamedTuple
 
 from dsched.model.rows import AttemptRow, JobRow, LogRow, RunRow, TaskRow, WorkerRow
 
-__all__ = ["Answer", "Batch", "Close", "Effect", "RunEnded", "Send", "Unit"]
+__all__ = ["Ack", "Answer", "Batch", "Close", "DueRow", "Effect", "Key", "RunEnded", "Send", "job_key"]
 
-Unit = Any
+Key = str
+
+
+def job_key(name: str) -> Key:
+    """Return the key of what belongs to a job's own row."""
+    return f"job:{name}"
 
 
 class Send(NamedTuple):
-    """Send one encoded frame to a session."""
+    """Send encoded frames to a session."""
 
     session_id: int
     data: bytes
+    key: Key | None
+
+
+class Ack(NamedTuple):
+    """Tell a worker that the result of an attempt is stored; many of them share a frame."""
+
+    session_id: int
+    task_id: str
+    attempt: int
+    key: Key | None
 
 
 class Answer(NamedTuple):
@@ -26,7 +42,8 @@ class Answer(NamedTuple):
 
     token: Any
     value: Any
-    error: Exception | None = None
+    error: Exception | None
+    key: Key | None
 
 
 class Close(NamedTuple):
@@ -34,15 +51,25 @@ class Close(NamedTuple):
 
     session_id: int
     reason: str
+    key: Key | None = None
 
 
 class RunEnded(NamedTuple):
     """A run has reached its terminal state: wake whoever waits for it."""
 
     run_id: str
+    key: Key | None
 
 
-Effect = Send | Answer | Close | RunEnded
+Effect = Send | Ack | Answer | Close | RunEnded
+
+
+class DueRow(NamedTuple):
+    """Move the next due of a job on, unless the job was edited since (another `version`)."""
+
+    name: str
+    version: int
+    next_due: int | None
 
 
 @dataclass(slots=True)
@@ -50,8 +77,9 @@ class Batch:
     """All row changes of one transaction.
 
     `*_new` are complete rows to insert; `*_set` are complete rows whose mutable columns replace those of the row with
-    the same key and version `row.version - 1`. Tasks are in ascending order of `job_id`, runs of `run_id` for updates.
-    The first statement of the transaction moves the leader row from `number - 1` to `number` under `epoch`.
+    the same key and version `row.version - 1`. Updates ascend by `job_id` or `run_id`. The first statement of the
+    transaction moves the leader row from `number - 1` to `number` under `epoch`. `count_changes` is not stored: how
+    many more or fewer tasks are in each state that is not terminal once this is committed.
     """
 
     epoch: int
@@ -61,6 +89,7 @@ class Batch:
     jobs_new: list[JobRow] = field(default_factory=list)
     jobs_set: list[JobRow] = field(default_factory=list)
     jobs_gone: list[str] = field(default_factory=list)
+    dues: list[DueRow] = field(default_factory=list)
     runs_new: list[RunRow] = field(default_factory=list)
     runs_set: list[RunRow] = field(default_factory=list)
     tasks_new: list[TaskRow] = field(default_factory=list)
@@ -68,10 +97,11 @@ class Batch:
     attempts: list[AttemptRow] = field(default_factory=list)
     workers: list[WorkerRow] = field(default_factory=list)
     logs: list[LogRow] = field(default_factory=list)
+    count_changes: dict[str, int] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Tell whether there is nothing to write but the leader row."""
         return not (
             self.runs_new or self.runs_set or self.tasks_new or self.tasks_set or self.attempts or self.logs
-            or self.jobs_new or self.jobs_set or self.jobs_gone or self.workers
+            or self.jobs_new or self.jobs_set or self.jobs_gone or self.dues or self.workers
         )  # fmt: skip

@@ -1,0 +1,149 @@
+"""The engine's memory: active rows, what the current batch has touched, timers, effects.
+
+Memory holds the active rows; the store holds the truth. Whoever changes a task or a run says so with `touch_task` or
+`touch_run`; `take_batch` turns everything touched into rows, each entity once however many transitions it made.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from dsched.engine.changes import Batch, DueRow, Effect, Key, RunEnded
+from dsched.engine.rowing import run_row, task_row, timestamp_text
+from dsched.engine.settings import EngineSettings
+from dsched.engine.wheel import Entry, TimingWheel
+from dsched.model.ids import Sequence
+from dsched.model.instant import Moment
+from dsched.model.job import Job
+from dsched.model.rows import AttemptRow, JobRow, LogRow, WorkerRow
+from dsched.model.run import Run
+from dsched.model.task import OPEN, Task
+
+__all__ = ["State"]
+
+
+class State:
+    """All that the parts of the engine share."""
+
+    def __init__(self, settings: EngineSettings, rng: random.Random, now: Moment) -> None:
+        self.settings = settings
+        self.rng = rng
+        self.wheel = TimingWheel(now.mono_s * 1000)
+        self.ids = Sequence()
+        self.fences = Sequence()
+        self.epoch = 0
+        self.batch_number = 0
+        self.jobs: dict[str, Job] = {}
+        self.runs: dict[str, Run] = {}
+        self.tasks: dict[str, Task] = {}
+        self.effects: list[Effect] = []
+        self.committed_counts: dict[str, int] = {}
+        self.new_jobs: list[JobRow] = []
+        self.gone_jobs: list[str] = []
+        self.dues: dict[str, DueRow] = {}
+        self.attempts: list[AttemptRow] = []
+        self.workers: dict[str, WorkerRow] = {}
+        self.logs: list[LogRow] = []
+        self._tasks: list[Task] = []
+        self._runs: list[Run] = []
+
+    def touch_task(self, task: Task) -> None:
+        """Note that the row of `task` has changed."""
+        if not task.touched:
+            task.touched = True
+            self._tasks.append(task)
+
+    def touch_run(self, run: Run) -> None:
+        """Note that the row of `run` has changed."""
+        if not run.touched:
+            run.touched = True
+            self._runs.append(run)
+
+    def arm(self, now: Moment, delay_s: float, function: Callable[[Any, Moment], None], argument: Any) -> Entry:
+        """Call `function(argument, now)` after `delay_s`, through the one timing wheel."""
+        return self.wheel.arm((now.mono_s + delay_s) * 1000, (function, argument))
+
+    def log(
+        self, task: Task | None, kind: str, message: str, now: Moment, *, worker_id: str | None, attempt: int | None
+    ) -> None:
+        """Keep a line about a task for people."""
+        task_id, run_id = (task.task_id, task.run.run_id) if task is not None else (None, None)
+        self.logs.append(LogRow(task_id, run_id, now.wall_ms, kind, worker_id, attempt, message))
+
+    def has_changes(self) -> bool:
+        """Tell whether a batch is due: something to write, or effects that wait for what was written."""
+        return bool(
+            self._tasks or self._runs or self.effects or self.new_jobs or self.gone_jobs or self.dues
+            or self.attempts or self.workers or self.logs
+        )  # fmt: skip
+
+    def take_batch(self, now: Moment) -> tuple[Batch, list[Effect], dict[str, Key]]:
+        """Return all changes since the last call as rows, the effects that depend on them, and the units.
+
+        The third value maps run ids to the unit that they must be committed or refused with; other runs stand alone.
+        Runs that have ended leave the memory here: their rows are in this batch.
+        """
+        at_text = timestamp_text(now.wall_ms)
+        self.batch_number += 1
+        batch = Batch(self.epoch, self.batch_number, self.ids.last, self.fences.last)
+        batch.jobs_new, self.new_jobs = self.new_jobs, []
+        batch.jobs_gone, self.gone_jobs = self.gone_jobs, []
+        batch.dues, self.dues = list(self.dues.values()), {}
+        batch.attempts, self.attempts = self.attempts, []
+        batch.workers, self.workers = list(self.workers.values()), {}
+        batch.logs, self.logs = self.logs, []
+        effects, self.effects = self.effects, []
+        self._take_tasks(batch, at_text)
+        units = self._take_runs(batch, effects)
+        return batch, effects, units
+
+    def _take_tasks(self, batch: Batch, at_text: str) -> None:
+        touched, self._tasks = self._tasks, []
+        # Ascending ids keep the updates close together on disk, several times cheaper than random order.
+        touched.sort(key=_job_id)
+        params_bytes = self.settings.task_params_bytes
+        changes = batch.count_changes
+        for task in touched:
+            task.touched = False
+            before, after = task.stored_state, task.state
+            if before is not after:
+                if before is not None:
+                    changes[before] = changes.get(before, 0) - 1
+                if after in OPEN:
+                    changes[after] = changes.get(after, 0) + 1
+                task.stored_state = after
+            task.version += 1
+            (batch.tasks_new if before is None else batch.tasks_set).append(task_row(task, at_text, params_bytes))
+
+    def _take_runs(self, batch: Batch, effects: list[Effect]) -> dict[str, Key]:
+        touched, self._runs = self._runs, []
+        units: dict[str, Key] = {}
+        for run in touched:
+            run.touched = False
+            run.version += 1
+            if run.unit is not None:
+                units[run.run_id] = run.unit
+                run.unit = None
+            (batch.runs_set if run.stored else batch.runs_new).append(run_row(run))
+            run.stored = True
+            if run.state.is_terminal:
+                effects.append(RunEnded(run.run_id, run.run_id))
+                self.drop_run(run)
+        batch.runs_set.sort()
+        return units
+
+    def committed(self, batch: Batch) -> None:
+        """Note that `batch` is stored, for the counts that people see."""
+        counts = self.committed_counts
+        for state, change in batch.count_changes.items():
+            counts[state] = counts.get(state, 0) + change
+
+    def drop_run(self, run: Run) -> None:
+        """Forget a run and its tasks; the store has them."""
+        self.runs.pop(run.run_id, None)
+        for task in run.tasks:
+            self.tasks.pop(task.task_id, None)
+
+
+def _job_id(task: Task) -> int:
+    return task.job_id
