@@ -20,6 +20,7 @@ __all__ = [
     "ProtocolError",
     "StoreUnavailable",
     "TooLarge",
+    "Unreachable",
 ]
 
 
@@ -92,6 +93,12 @@ class StoreUnavailable(DschedError):
     """The store did not answer, or its answer was lost: the fate of the request is unknown; repeat with the same key."""
 
     code = "store_unavailable"
+
+
+class Unreachable(DschedError):
+    """Nobody answered, or not as dsched does; raised by the client only."""
+
+    code = "unreachable"
 
 
 class EpochLost(DschedError):

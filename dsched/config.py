@@ -1,0 +1,291 @@
+"""Where settings come from: options beat the environment, which beats the file, which beats the defaults.
+
+Settings are frozen dataclasses, each kept beside the code that uses it; this module fills them in. Every problem that
+is found is reported, not only the first one.
+"""
+
+import difflib
+import ipaddress
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from dsched.errors import ConfigError, DschedError
+
+__all__ = ["TABLES", "Address", "CoreSettings", "read_settings"]
+
+TABLES = ("core", "worker")
+"""The tables that a file of settings may hold."""
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP address; `host` is empty where a Twisted endpoint string names no interface, which means all of them."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `PORT` (on loopback), `HOST:PORT`, `[HOST]:PORT` or a Twisted endpoint string `tcp:…`.
+
+        Endpoint strings are read as a server's (`tcp:PORT:interface=HOST`) or as a client's (`tcp:HOST:PORT`). Raises
+        `ValueError`, whose text is the reason.
+        """
+        kind, separator, rest = text.partition(":")
+        if separator and kind in ("tcp", "tcp6"):
+            return cls._from_endpoint(rest)
+        if separator and kind in ("ssl", "tls", "unix", "systemd", "fd", "autobahn"):
+            raise ValueError(f"endpoints of the kind {kind}: come in a later version; use tcp:")
+        host, _, port = text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError("must be PORT, HOST:PORT, [IPV6]:PORT or tcp:…")
+        elif not host and text.startswith(":"):
+            raise ValueError("lacks the host before the colon")
+        return cls(_named(host or _LOOPBACK), _port(port))
+
+    @classmethod
+    def _from_endpoint(cls, description: str) -> Self:
+        plain: list[str] = []
+        named: dict[str, str] = {}
+        for part in _split_endpoint(description):
+            name, separator, value = part.partition("=")
+            if separator:
+                named[name] = value
+            else:
+                plain.append(part)
+        unknown = set(named) - {"host", "port", "interface", "backlog", "timeout", "bindAddress"}
+        if unknown or len(plain) > 2:
+            raise ValueError(f"is no endpoint string that dsched understands: tcp:{description}")
+        port = named.get("port") or (plain[-1] if plain else "")
+        host = named.get("interface") or named.get("host") or (plain[0] if len(plain) == 2 else "")
+        return cls(_named(host), _port(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Tell whether only this machine can reach the address."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _named(host: str) -> str:
+    """Return the address of the one name that needs no resolver."""
+    return _LOOPBACK if host.lower() == "localhost" else host
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise ValueError(f"must end with a port from 0 to 65535, not {text[:40]!r}")
+    return int(text)
+
+
+def _split_endpoint(description: str) -> list[str]:
+    """Split at colons; a backslash takes the next character as it is, as in Twisted."""
+    parts, part, characters = [], "", iter(description)
+    for character in characters:
+        if character == "\\":
+            part += next(characters, "")
+        elif character == ":":
+            parts.append(part)
+            part = ""
+        else:
+            part += character
+    return [*parts, part]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """What a core needs to know of its surroundings; raises `ConfigError` when made with what cannot be used.
+
+    `advertise` and `admin_url` are what others are told; empty, they follow `listen` and `admin`.
+    """
+
+    listen: Address = Address(_LOOPBACK, 8080)
+    admin: Address = Address(_LOOPBACK, 8081)
+    store: str = "sqlite:///dsched.db"
+    advertise: str = ""
+    admin_url: str = ""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"--{name} {address}: dsched has no access control yet and listens on loopback only; use "
+            f"{_LOOPBACK}:{address.port}, or put a tunnel in front; tokens come in a later version"
+            for name, address in (("listen", self.listen), ("admin", self.admin))
+            if not address.is_loopback
+        ]
+        if self.listen == self.admin and self.listen.port:
+            problems.append(f"--listen and --admin are the same address, {self.listen}; give each its own port")
+        if not (self.store.startswith("sqlite:///") and len(self.store) > len("sqlite:///")):
+            problems.append("--store: must be sqlite:///PATH (other stores come in a later version)")
+        if problems:
+            raise ConfigError(*problems)
+
+    @property
+    def worker_address(self) -> str:
+        """Where workers find this core, as `HOST:PORT`."""
+        return self.advertise or str(self.listen)
+
+    @property
+    def url(self) -> str:
+        """Where people find the HTTP side of this core."""
+        return self.admin_url or f"http://{self.admin}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """One value as it was given, and where."""
+
+    value: object
+    place: str
+
+
+class _Problems(list[str]):
+    """What is wrong, in the order in which it was found."""
+
+    hint: ClassVar[str] = "did you mean"
+
+    def unknown(self, place: str, name: str, known: Any) -> None:
+        near = difflib.get_close_matches(name, list(known), n=1)
+        self.append(f"{place}: there is no setting {name!r}" + (f"; {self.hint} {near[0]}?" if near else ""))
+
+
+def read_settings(
+    table: str, schemas: tuple[type[Any], ...], *, options: Mapping[str, object], environ: Mapping[str, str]
+) -> tuple[Any, ...]:
+    """Return one instance of each of `schemas` (dataclasses whose field names are the names of the settings).
+
+    `options` maps setting names to values (None: not given); `config` among them, or `DSCHED_CONFIG`, names a TOML
+    file, of which `table` is read. The environment has `DSCHED_NAME` for the setting `name`. Raises one `ConfigError`
+    with every problem: unknown keys of the file, values that cannot be read, and what the dataclasses refuse.
+    """
+    known = {field.name: hint for schema in schemas for field, hint in _fields(schema)}
+    problems = _Problems()
+    given: dict[str, _Given] = {}
+    path = options.get("config") or environ.get("DSCHED_CONFIG")
+    if path:
+        given.update(_from_file(Path(str(path)), table, known, problems))
+    for name in known:
+        variable = f"DSCHED_{name.upper()}"
+        if variable in environ:
+            given[name] = _Given(environ[variable], variable)
+        if options.get(name) is not None:
+            given[name] = _Given(options[name], f"--{name.replace('_', '-')}")
+    values = {}
+    for name, said in given.items():
+        try:
+            values[name] = _convert(known[name], said.value)
+        except ValueError as error:
+            problems.append(f"{said.place}: {error}")
+    settings = [_build(schema, values, problems) for schema in schemas]
+    if problems:
+        raise ConfigError(*problems)
+    return tuple(settings)
+
+
+def _fields(schema: type[Any]) -> Iterator[tuple[Any, Any]]:
+    hints = typing.get_type_hints(schema)
+    for field in fields(schema):
+        if field.init:
+            yield field, hints[field.name]
+
+
+def _build(schema: type[Any], values: Mapping[str, object], problems: list[str]) -> Any:
+    try:
+        return schema(**{field.name: values[field.name] for field, _ in _fields(schema) if field.name in values})
+    except ConfigError as error:
+        problems.extend(error.problems)
+    except DschedError as error:
+        problems.append(error.message)
+    return None
+
+
+def _from_file(path: Path, table: str, known: Mapping[str, object], problems: _Problems) -> dict[str, _Given]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
+        return {}
+    except ValueError as error:
+        problems.append(f"{path}: is not TOML: {error}")
+        return {}
+    for name in content:
+        if name not in TABLES:
+            problems.append(f"{path}: there is no table [{name}]; the tables are [core] and [worker]")
+    section = content.get(table, {})
+    if not isinstance(section, dict):
+        problems.append(f"{path}: {table} must be a table")
+        return {}
+    given = {}
+    for name, value in section.items():
+        place = f"{path} [{table}]"
+        if name in known:
+            given[name] = _Given(value, f"{place} {name}")
+        else:
+            problems.unknown(place, name, known)
+    return given
+
+
+def _convert(hint: Any, value: object) -> object:
+    """Turn what was given into what a field of type `hint` takes; raises `ValueError` with the reason."""
+    if isinstance(hint, types.UnionType):
+        [hint] = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
+    if typing.get_origin(hint) is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, list | tuple):
+            raise ValueError("must be a list")
+        inner = typing.get_args(hint)[0]
+        return tuple(_convert(inner, item.strip() if isinstance(item, str) else item) for item in items if item != "")
+    if hint is bool:
+        return _boolean(value)
+    if hint in (int, float):
+        return _number(hint, value)
+    if hint is Address:
+        # A bare port may be a number in the file.
+        return Address.parse(str(value) if type(value) is int else _text(value))
+    return hint(_text(value))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    if not value.isprintable():
+        raise ValueError("must not hold control characters")
+    return value
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(str(value).lower())
+    if word is None:
+        raise ValueError(f"must be true or false, not {str(value)[:40]!r}")
+    return word
+
+
+def _number(kind: type[int] | type[float], value: object) -> int | float:
+    what = "a whole number" if kind is int else "a number"
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"must be {what}")
+    try:
+        number = kind(value)
+    except (ValueError, OverflowError):
+        raise ValueError(f"must be {what}, not {str(value)[:40]!r}") from None
+    if number != (value if not isinstance(value, str) else number) or not math.isfinite(number):
+        raise ValueError(f"must be {what}, not {str(value)[:40]!r}")
+    if number < 0:
+        raise ValueError(f"must not be negative, and is {str(value)[:40]}")
+    return number
