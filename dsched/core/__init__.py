@@ -1,0 +1,1 @@
+"""Who does it: the journal commits, the service acts."""
