@@ -139,7 +139,7 @@ class TimingWheel(Generic[Payload]):
 
     def _link(self, entry: Entry[Payload]) -> None:
         deadline_ms = entry.deadline_ms
-        tick = int((deadline_ms - self._origin_ms) // 1) + _ORIGIN_TICK
+        tick = int(deadline_ms - self._origin_ms) + _ORIGIN_TICK
         if not 0 <= tick <= _LAST_TICK:
             tick = 0 if tick < 0 else _LAST_TICK
         entry._tick = tick

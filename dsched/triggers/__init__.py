@@ -1,0 +1,1 @@
+"""When: interval and none; arithmetic on instants. Pure."""
