@@ -54,6 +54,11 @@ class FrameDecoder:
         """Return how many bytes wait for the rest of their frame, or for a call of `feed` that may take them."""
         return len(self._buffer)
 
+    @property
+    def head(self) -> bytes:
+        """Return the first of the buffered bytes, at most 32, for a log line."""
+        return bytes(self._buffer[:32])
+
     def feed(self, data: bytes, *, limit: int | None = None) -> list[Frame]:
         """Take more bytes and return the frames that are now complete, in order; never raises.
 
