@@ -104,10 +104,14 @@ class RoleProcess:
             self._child.kill()
             self._child.wait()
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended; does not wait."""
+        if self._child is not None and self.is_running:
+            self._child.send_signal(number)
+
     def terminate(self) -> None:
         """Ask the process to end (SIGTERM); does not wait."""
-        if self._child is not None and self.is_running:
-            self._child.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def wait(self, limit_s: float) -> int:
         """Wait for the end of the process and return its exit code; raises `RoleFailed` after `limit_s`."""

@@ -1,0 +1,48 @@
+"""The options of `dsched demo`, and what it prints."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from dsched.cli.demo.scene import Plan, play
+from dsched.cli.demo.view import open_board
+
+__all__ = ["demo"]
+
+_MOST_WORKERS = 50
+_MOST_SHARDS = 10_000
+
+
+@click.command()
+@click.option("--workers", type=click.IntRange(1, _MOST_WORKERS), default=3, show_default=True, help="Processes.")
+@click.option("--shards", type=click.IntRange(1, _MOST_SHARDS), default=10, show_default=True, help="Parts of the run.")
+@click.option("--no-kill", is_flag=True, help="Let every worker live.")
+@click.option(
+    "--path",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Count below this folder instead of the standard library.",
+)
+@click.option("--store", metavar="URL", help="Keep the rows in sqlite:///PATH  [default: a temporary file]")
+def demo(workers: int, shards: int, no_kill: bool, path: Path | None, store: str | None) -> None:
+    """Count Python sources on several workers, kill one of them in mid-run, and check the answer.
+
+    Starts a core and its workers on free ports of this machine, and leaves nothing behind. Exits with 0 only if every
+    shard ended in SUCCESS and the sum over the shards is what a direct count finds.
+    """
+    if workers == 1 and not no_kill:
+        raise click.UsageError("with one worker there is nobody to take over: use --workers 2 or --no-kill")
+    plan = Plan(workers, shards, kill=not no_kill, path=path and path.resolve(), store=_absolute(store))
+    with open_board() as board:
+        ok = play(plan, board)
+    sys.exit(0 if ok else 1)
+
+
+def _absolute(store: str | None) -> str | None:
+    """Return the URL with its path seen from here: the core runs in a folder of its own."""
+    if store is None:
+        return None
+    scheme, separator, path = store.partition(":///")
+    if scheme != "sqlite" or not path:
+        raise click.UsageError(f"--store {store}: must be sqlite:///PATH")
+    return f"{scheme}{separator}{Path(path).absolute()}"
