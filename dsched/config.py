@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dsched.errors import ConfigError, DschedError
+from dsched.errors import ConfigError
 
 __all__ = ["TABLES", "Address", "CoreSettings", "read_settings"]
 
@@ -109,7 +109,7 @@ def _split_endpoint(description: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """What a core needs to know of its surroundings; raises `ConfigError` when made with what cannot be used.
+    """What a core needs to know of its surroundings; `validate` before use.
 
     `advertise` and `admin_url` are what others are told; empty, they follow `listen` and `admin`.
     """
@@ -120,7 +120,8 @@ class CoreSettings:
     advertise: str = ""
     admin_url: str = ""
 
-    def __post_init__(self) -> None:
+    def validate(self) -> Self:
+        """Return self, or raise `ConfigError` with every problem."""
         problems = [
             f"--{name} {address}: dsched has no access control yet and listens on loopback only; use "
             f"{_LOOPBACK}:{address.port}, or put a tunnel in front; tokens come in a later version"
@@ -133,6 +134,7 @@ class CoreSettings:
             problems.append("--store: must be sqlite:///PATH (other stores come in a later version)")
         if problems:
             raise ConfigError(*problems)
+        return self
 
     @property
     def worker_address(self) -> str:
@@ -164,15 +166,24 @@ class _Problems(list[str]):
 
 
 def read_settings(
-    table: str, schemas: tuple[type[Any], ...], *, options: Mapping[str, object], environ: Mapping[str, str]
+    table: str,
+    schemas: tuple[type[Any], ...],
+    *,
+    options: Mapping[str, object],
+    environ: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
+    defaults: Mapping[str, object] | None = None,
 ) -> tuple[Any, ...]:
-    """Return one instance of each of `schemas` (dataclasses whose field names are the names of the settings).
+    """Return one valid instance of each of `schemas`, dataclasses whose fields are the settings.
 
-    `options` maps setting names to values (None: not given); `config` among them, or `DSCHED_CONFIG`, names a TOML
-    file, of which `table` is read. The environment has `DSCHED_NAME` for the setting `name`. Raises one `ConfigError`
-    with every problem: unknown keys of the file, values that cannot be read, and what the dataclasses refuse.
+    A setting is called as its field, unless `names` gives (field to name) another name. `options` maps names to values
+    (None: not given); `config` among them, or `DSCHED_CONFIG`, names a TOML file, of which `table` is read. The
+    environment has `DSCHED_NAME`. `defaults`, by field, add to those of the dataclasses. Raises one `ConfigError` with
+    every problem: unknown keys of the file, values that cannot be read, and what `validate` of a dataclass refuses.
     """
-    known = {field.name: hint for schema in schemas for field, hint in _fields(schema)}
+    names = names or {}
+    hints = {field: hint for schema in schemas for field, hint in _fields(schema)}
+    known = {names.get(field, field): field for field in hints}
     problems = _Problems()
     given: dict[str, _Given] = {}
     path = options.get("config") or environ.get("DSCHED_CONFIG")
@@ -184,32 +195,36 @@ def read_settings(
             given[name] = _Given(environ[variable], variable)
         if options.get(name) is not None:
             given[name] = _Given(options[name], f"--{name.replace('_', '-')}")
-    values = {}
+    values = dict(defaults or {})
+    unread = set()
     for name, said in given.items():
+        field = known[name]
         try:
-            values[name] = _convert(known[name], said.value)
+            values[field] = _convert(hints[field], said.value)
         except ValueError as error:
             problems.append(f"{said.place}: {error}")
-    settings = [_build(schema, values, problems) for schema in schemas]
+            unread.add(field)
+    # What could not be read has its default now; judging that would only confuse.
+    settings = tuple(
+        _build(schema, values, problems) for schema in schemas if not unread & {field for field, _ in _fields(schema)}
+    )
     if problems:
         raise ConfigError(*problems)
-    return tuple(settings)
+    return settings
 
 
-def _fields(schema: type[Any]) -> Iterator[tuple[Any, Any]]:
+def _fields(schema: type[Any]) -> Iterator[tuple[str, Any]]:
     hints = typing.get_type_hints(schema)
     for field in fields(schema):
-        if field.init:
-            yield field, hints[field.name]
+        yield field.name, hints[field.name]
 
 
 def _build(schema: type[Any], values: Mapping[str, object], problems: list[str]) -> Any:
+    settings = schema(**{field: values[field] for field, _ in _fields(schema) if field in values})
     try:
-        return schema(**{field.name: values[field.name] for field, _ in _fields(schema) if field.name in values})
+        return settings.validate() if hasattr(settings, "validate") else settings
     except ConfigError as error:
         problems.extend(error.problems)
-    except DschedError as error:
-        problems.append(error.message)
     return None
 
 
@@ -241,6 +256,9 @@ def _from_file(path: Path, table: str, known: Mapping[str, object], problems: _P
 
 def _convert(hint: Any, value: object) -> object:
     """Turn what was given into what a field of type `hint` takes; raises `ValueError` with the reason."""
+    if hint == tuple[str, int]:
+        address = _convert(Address, value)
+        return address.host, address.port  # type: ignore[attr-defined]
     if isinstance(hint, types.UnionType):
         [hint] = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
     if typing.get_origin(hint) is tuple:

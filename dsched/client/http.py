@@ -27,13 +27,16 @@ class Client:
 
     Every call may raise `Unreachable` (the core did not answer within `timeout_s`: what was asked may have happened all
     the same, so repeat it with the same key), and the class of `dsched.errors` whose code the core answered. Not to be
-    shared between threads. Proxies named in the environment are not used for loopback.
+    shared between threads. Proxies named in the environment are not used for loopback. `transport` replaces the
+    network.
     """
 
-    def __init__(self, url: str, timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str, timeout_s: float = 30.0, *, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
-        self._http = httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=not _is_loopback(self.url))
+        self._http = httpx.Client(
+            base_url=self.url, timeout=timeout_s, trust_env=not _is_loopback(self.url), transport=transport
+        )
 
     def close(self) -> None:
         """Close the connections; idempotent."""
