@@ -130,8 +130,6 @@ class CoreSettings:
         ]
         if self.listen == self.admin and self.listen.port:
             problems.append(f"--listen and --admin are the same address, {self.listen}; give each its own port")
-        if not (self.store.startswith("sqlite:///") and len(self.store) > len("sqlite:///")):
-            problems.append("--store: must be sqlite:///PATH (other stores come in a later version)")
         if problems:
             raise ConfigError(*problems)
         return self

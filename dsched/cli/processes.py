@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 from dsched.client import Client
 from dsched.errors import DschedError
@@ -168,7 +169,7 @@ class CoreProcess(RoleProcess):
     ) -> None:
         self.port = free_port()
         self.admin_port = free_port()
-        self.store = store or f"sqlite:///{folder / 'dsched.db'}"
+        self.store = store or f"sqlite:///{quote(str(folder / 'dsched.db'))}"
         ports = [f"--listen={_HOST}:{self.port}", f"--admin={_HOST}:{self.admin_port}", f"--store={self.store}"]
         super().__init__(name, folder, [*ports, *options], environ=environ)
         self.client = Client(self.url)

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
@@ -42,7 +43,7 @@ def _absolute(store: str | None) -> str | None:
     """Return the URL with its path seen from here: the core runs in a folder of its own."""
     if store is None:
         return None
-    scheme, separator, path = store.partition(":///")
-    if scheme != "sqlite" or not path:
+    kind, separator, path = store.partition(":///")
+    if kind != "sqlite" or not path:
         raise click.UsageError(f"--store {store}: must be sqlite:///PATH")
-    return f"{scheme}{separator}{Path(path).absolute()}"
+    return store if path.startswith("/") else f"{kind}{separator}{quote(str(Path.cwd()))}/{path}"
