@@ -1,17 +1,20 @@
 """The timing wheel: everything that waits for an instant, in one place.
 
-Two generations share the work, because most timers (the timeouts of short tasks) are cancelled soon
-after they were armed:
+Two structures share the work, because most timers are the timeouts of short tasks: they are armed
+with rising deadlines, and cancelled soon.
 
-* a young entry only stands in a list in arming order; cancelling it is one assignment;
-* what is still armed when its deadline may be the next one, or when the list is full, moves into a
-  hierarchy of wheels with 256 slots each. The slots of the finest wheel are one millisecond wide
-  and hold their entries sorted; a slot of each coarser wheel only tells whether the finer wheel
-  below it holds anything. So nothing ever cascades, and the earliest entry is found by looking at
-  one bit mask per level, however far away it is.
+* An entry that is due no earlier than the one armed before it stands at the end of a sorted queue.
+  Cancelling it there is one assignment; the queue drops such entries when they come to its front
+  or are more than half of it.
+* All others are in a hierarchy of wheels with 256 slots each. The slots of the finest wheel are one
+  millisecond wide and hold their entries sorted; a slot of each coarser wheel only tells whether
+  the finer wheel below it holds anything. So nothing ever cascades, and the earliest entry is found
+  by looking at one bit mask per level, however far away it is.
 """
 
+from collections import deque
 from math import inf
+from sys import float_info
 from typing import Final, Generic, TypeVar
 
 __all__ = ["Entry", "TimingWheel"]
@@ -21,26 +24,28 @@ Payload = TypeVar("Payload")
 _LEVELS: Final = 6
 _LAST_TICK: Final = (1 << 8 * _LEVELS) - 1
 _ORIGIN_TICK: Final = 1 << 8 * _LEVELS - 1  # 4 459 years on either side; what is beyond shares the end slots
-_YOUNG_LIMIT: Final = 4096
 _BITS: Final = tuple(1 << slot for slot in range(256))
+
+_DEAD_ALLOWED: Final = 512  # cancelled entries that a short queue may keep
 
 # Values of Entry._tick that name no slot.
 _GONE: Final = -2
-_YOUNG: Final = -1
+_QUEUED: Final = -1
 
 
 class Entry(Generic[Payload]):
     """Stand for one armed payload; made by `TimingWheel.arm` only, to be handed to `cancel`."""
 
-    __slots__ = ("_next", "_previous", "_tick", "deadline_ms", "payload")
+    __slots__ = ("_next", "_order", "_previous", "_tick", "deadline_ms", "payload")
 
     _next: "Entry[Payload]"
     _previous: "Entry[Payload]"
 
-    def __init__(self, deadline_ms: float, payload: Payload) -> None:
+    def __init__(self, deadline_ms: float, payload: Payload, order: int) -> None:
         self.deadline_ms = deadline_ms
         self.payload = payload
-        self._tick = _YOUNG
+        self._order = order
+        self._tick = _QUEUED
 
     @property
     def armed(self) -> bool:
@@ -59,13 +64,15 @@ class TimingWheel(Generic[Payload]):
     costs nothing. `now_ms` is where the range of ticks is centred; it bounds nothing.
     """
 
-    __slots__ = ("_first", "_length", "_origin_ms", "_slots", "_wheels", "_young", "_young_floor_ms")
+    __slots__ = ("_arms", "_dead", "_first", "_last_ms", "_length", "_origin_ms", "_queue", "_slots", "_wheels")
 
     def __init__(self, now_ms: float) -> None:
         self._origin_ms = now_ms
         self._length = 0
-        self._young: list[Entry[Payload]] = []
-        self._young_floor_ms: float = inf  # no young entry is due before this
+        self._arms = 0  # counts all arms ever; orders equal deadlines
+        self._queue: deque[Entry[Payload]] = deque()  # sorted by deadline and arming order
+        self._dead = 0  # cancelled entries in the queue
+        self._last_ms: float = -float_info.max  # what is due at this or later may join the end of the queue
         # Earliest entry of each occupied tick; the entries of a tick form a ring in firing order.
         self._slots: dict[int, Entry[Payload]] = {}
         # _wheels[0][T >> 8] is the mask of occupied ticks T, _wheels[1][T >> 16] that of its occupied keys, and so on.
@@ -81,18 +88,16 @@ class TimingWheel(Generic[Payload]):
 
         Raises `ValueError` for a deadline that is not a finite number.
         """
-        if deadline_ms < self._young_floor_ms:
-            if deadline_ms == -inf:
-                raise ValueError("a deadline must be finite")
-            self._young_floor_ms = deadline_ms
-        elif not deadline_ms < inf:
+        order = self._arms = self._arms + 1
+        entry = Entry(deadline_ms, payload, order)
+        if self._last_ms <= deadline_ms < inf:
+            self._queue.append(entry)
+            self._last_ms = deadline_ms
+        elif -inf < deadline_ms < inf:
+            self._arm_out_of_order(entry)
+        else:
             raise ValueError("a deadline must be finite")
-        entry = Entry(deadline_ms, payload)
-        young = self._young
-        young.append(entry)
         self._length += 1
-        if len(young) >= _YOUNG_LIMIT:
-            self._settle()
         return entry
 
     def cancel(self, entry: Entry[Payload]) -> None:
@@ -106,40 +111,62 @@ class TimingWheel(Generic[Payload]):
             return
         entry._tick = _GONE
         self._length -= 1
-        if tick != _YOUNG:
+        if tick != _QUEUED:
             self._unlink(entry, tick)
+            return
+        dead = self._dead = self._dead + 1
+        if dead > _DEAD_ALLOWED and dead * 2 > len(self._queue):
+            self._queue = deque([queued for queued in self._queue if queued._tick == _QUEUED])
+            self._dead = 0
 
     def next_deadline(self) -> float | None:
         """Tell the exact deadline of the earliest armed entry, or None where nothing waits."""
-        first = self._first or self._find_first()
-        if self._young_floor_ms < (inf if first is None else first.deadline_ms):
-            self._settle()
-            first = self._first or self._find_first()
-        return None if first is None else first.deadline_ms
+        earliest = self._earliest()
+        return None if earliest is None else earliest.deadline_ms
 
     def advance(self, now_ms: float) -> list[Payload]:
         """Take out everything due at `now_ms` or before, by deadline and, where equal, in arming order."""
-        if self._young_floor_ms <= now_ms:
-            self._settle()
         due: list[Payload] = []
-        while (first := self._first or self._find_first()) is not None and first.deadline_ms <= now_ms:
-            tick = first._tick
-            first._tick = _GONE
-            self._unlink(first, tick)
-            due.append(first.payload)
+        while (entry := self._earliest()) is not None and entry.deadline_ms <= now_ms:
+            tick = entry._tick
+            entry._tick = _GONE
+            if tick == _QUEUED:
+                self._queue.popleft()
+            else:
+                self._unlink(entry, tick)
+            due.append(entry.payload)
         self._length -= len(due)
         return due
 
-    def _settle(self) -> None:
-        """Move the young entries that are still armed into the slots."""
-        young, self._young, self._young_floor_ms = self._young, [], inf
-        for entry in young:
-            if entry._tick == _YOUNG:
-                self._link(entry)
+    def _earliest(self) -> Entry[Payload] | None:
+        queue = self._queue
+        while queue and queue[0]._tick == _GONE:
+            queue.popleft()
+            self._dead -= 1
+        first = self._first or self._find_first()
+        if not queue:
+            return first
+        head = queue[0]
+        return head if first is None or _is_before(head, first) else first
+
+    def _arm_out_of_order(self, entry: Entry[Payload]) -> None:
+        """Place an entry that is due before the last of the queue."""
+        queue = self._queue
+        while queue and queue[-1]._tick == _GONE:
+            queue.pop()
+            self._dead -= 1
+        # The last one is moved away, so that a few far deadlines do not close the queue to all nearer ones.
+        if queue and _is_before(entry, queue[-1]):
+            self._link(queue.pop())
+        if queue and _is_before(entry, queue[-1]):
+            self._link(entry)
+        else:
+            queue.append(entry)
+        self._last_ms = queue[-1].deadline_ms
 
     def _link(self, entry: Entry[Payload]) -> None:
-        deadline_ms = entry.deadline_ms
-        tick = int(deadline_ms - self._origin_ms) + _ORIGIN_TICK
+        """Put an entry into its slot."""
+        tick = int(entry.deadline_ms - self._origin_ms) + _ORIGIN_TICK
         if not 0 <= tick <= _LAST_TICK:
             tick = 0 if tick < 0 else _LAST_TICK
         entry._tick = tick
@@ -149,18 +176,17 @@ class TimingWheel(Generic[Payload]):
             self._slots[tick] = entry
             self._mark(tick)
         else:
-            # From the back, because later arms mostly have later deadlines; equal ones stay in arming order.
+            # From the back, because later arms mostly have later deadlines.
             before = head._previous
-            while before.deadline_ms > deadline_ms and before is not head:
+            while before is not head and _is_before(entry, before):
                 before = before._previous
-            if before.deadline_ms > deadline_ms:
+            if before is head and _is_before(entry, head):
                 self._slots[tick] = entry
-                before = before._previous
+                before = head._previous
             after = before._next
             entry._previous, entry._next = before, after
             before._next = after._previous = entry
-        first = self._first
-        if first is not None and deadline_ms < first.deadline_ms:
+        if self._first is not None and _is_before(entry, self._first):
             self._first = entry
 
     def _unlink(self, entry: Entry[Payload], tick: int) -> None:
@@ -212,3 +238,9 @@ class TimingWheel(Generic[Payload]):
                 wheel[key] = mask
                 return
             del wheel[key]
+
+
+def _is_before(one: Entry[Payload], other: Entry[Payload]) -> bool:
+    if one.deadline_ms == other.deadline_ms:
+        return one._order < other._order
+    return one.deadline_ms < other.deadline_ms

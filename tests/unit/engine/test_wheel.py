@@ -128,6 +128,52 @@ def test_many_thousands_in_random_order() -> None:
     assert len(wheel) == 0
 
 
+@pytest.mark.parametrize("kept_of_ten", [0, 1, 6, 9])
+def test_timeouts_of_tasks_that_mostly_end_in_time(kept_of_ten: int) -> None:
+    rng = Random(kept_of_ten)
+    wheel: TimingWheel[int] = TimingWheel(0)
+    under_way: list[Entry[int]] = []
+    waiting: dict[int, float] = {}
+    fired: list[int] = []
+    for number in range(12_000):
+        now_ms = number / 4
+        entry = wheel.arm(now_ms + rng.choice((400, 400, 400, 400, 600, 50)), number)
+        waiting[number] = entry.deadline_ms
+        if rng.randrange(10) >= kept_of_ten:
+            under_way.append(entry)
+        if len(under_way) > 700:
+            ended = under_way.pop(rng.randrange(len(under_way)))
+            wheel.cancel(ended)
+            waiting.pop(ended.payload, None)
+        if number % 50 == 0:
+            due = sorted((deadline_ms, number) for number, deadline_ms in waiting.items() if deadline_ms <= now_ms)
+            assert wheel.advance(now_ms) == [number for _, number in due]
+            for _, number in due:
+                del waiting[number]
+            fired += [number for _, number in due]
+            assert wheel.next_deadline() == min(waiting.values())
+            assert len(wheel) == len(waiting)
+    rest = sorted((deadline_ms, number) for number, deadline_ms in waiting.items())
+    assert wheel.advance(inf) == [number for _, number in rest]
+    assert fired
+
+
+def test_cancelled_payloads_are_not_kept_behind_a_long_one() -> None:
+    class Heavy:
+        pass
+
+    wheel: TimingWheel[Heavy] = TimingWheel(0)
+    wheel.arm(1, Heavy())
+    alive: weakref.WeakSet[Heavy] = weakref.WeakSet()
+    for number in range(5_000):
+        payload = Heavy()
+        alive.add(payload)
+        wheel.cancel(wheel.arm(1_000 + number, payload))
+        assert wheel.next_deadline() == 1
+    del payload
+    assert len(alive) <= 520
+
+
 def test_many_overdue_deadlines_in_falling_order_after_a_restart() -> None:
     wheel: TimingWheel[int] = TimingWheel(1e9)
     for number in range(20_000):
