@@ -56,7 +56,7 @@ class ProtocolErrorLog:
         if last is None and len(self._logged_at) >= self._max_addresses and not self._forget_old(now):
             return
         self._logged_at[address] = now
-        self.log.warn(
+        self.log.warn(  # noqa: G010 (Twisted knows no other name)
             "protocol error from {address}: {reason}; bytes {got}; {untold} more since the last such line",
             address=address,
             reason=reason,

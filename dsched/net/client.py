@@ -150,6 +150,7 @@ class ReconnectingClient:
     # The loop.
 
     def _begin(self) -> None:
+        self.failures = 0
         task = self._task = Deferred.fromCoroutine(self._run())
         task.addBoth(self._ended)
 
@@ -163,7 +164,8 @@ class ReconnectingClient:
         """Return when a connection has ended, or could not be made."""
         core, endpoint = self._endpoints[self._index]
         self.failures += 1
-        self._gone = gone = Deferred()
+        gone: Deferred[None] = Deferred()
+        self._gone = gone
         attempt = maybeDeferred(endpoint.connect, _PeerFactory(self._make_peer))
         timeout = self._clock.call_later(self._connect_timeout_s, attempt.cancel)
         try:
