@@ -8,10 +8,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from dsched.engine.changes import Batch, DueRow, Effect, Key, RunEnded
+from dsched.engine.changes import Answer, Batch, DueRow, Effect, Key, RunEnded
 from dsched.engine.rowing import run_row, task_row, timestamp_text
 from dsched.engine.settings import EngineSettings
 from dsched.engine.wheel import Entry, TimingWheel
+from dsched.errors import StoreUnavailable
 from dsched.model.ids import Sequence
 from dsched.model.instant import Moment
 from dsched.model.job import Job
@@ -28,7 +29,7 @@ class State:
     def __init__(self, settings: EngineSettings, rng: random.Random, now: Moment) -> None:
         self.settings = settings
         self.rng = rng
-        self.wheel = TimingWheel(now.mono_s * 1000)
+        self.wheel: TimingWheel[Any] = TimingWheel(now.mono_s * 1000)
         self.ids = Sequence()
         self.fences = Sequence()
         self.epoch = 0
@@ -59,7 +60,7 @@ class State:
             run.touched = True
             self._runs.append(run)
 
-    def arm(self, now: Moment, delay_s: float, function: Callable[[Any, Moment], None], argument: Any) -> Entry:
+    def arm(self, now: Moment, delay_s: float, function: Callable[[Any, Moment], None], argument: Any) -> Entry[Any]:
         """Call `function(argument, now)` after `delay_s`, through the one timing wheel."""
         return self.wheel.arm((now.mono_s + delay_s) * 1000, (function, argument))
 
@@ -77,15 +78,15 @@ class State:
             or self.attempts or self.workers or self.logs
         )  # fmt: skip
 
-    def take_batch(self, now: Moment) -> tuple[Batch, list[Effect], dict[str, Key]]:
+    def take_batch(self, now: Moment, force: bool) -> tuple[Batch | None, list[Effect], dict[str, Key]]:
         """Return all changes since the last call as rows, the effects that depend on them, and the units.
 
-        The third value maps run ids to the unit that they must be committed or refused with; other runs stand alone.
-        Runs that have ended leave the memory here: their rows are in this batch.
+        Without rows there is no batch, unless `force`d, for a renewal. The third value maps run ids to the unit that they
+        must be committed or refused with; other runs stand alone. Runs that have ended leave the memory here: their
+        rows are in this batch.
         """
         at_text = timestamp_text(now.wall_ms)
-        self.batch_number += 1
-        batch = Batch(self.epoch, self.batch_number, self.ids.last, self.fences.last)
+        batch = Batch(self.epoch, self.batch_number + 1, self.ids.last, self.fences.last)
         batch.jobs_new, self.new_jobs = self.new_jobs, []
         batch.jobs_gone, self.gone_jobs = self.gone_jobs, []
         batch.dues, self.dues = list(self.dues.values()), {}
@@ -95,6 +96,9 @@ class State:
         effects, self.effects = self.effects, []
         self._take_tasks(batch, at_text)
         units = self._take_runs(batch, effects)
+        if batch.is_empty() and not force:
+            return None, effects, units
+        self.batch_number += 1
         return batch, effects, units
 
     def _take_tasks(self, batch: Batch, at_text: str) -> None:
@@ -143,6 +147,30 @@ class State:
         self.runs.pop(run.run_id, None)
         for task in run.tasks:
             self.tasks.pop(task.task_id, None)
+
+    def forget_run(self, run: Run) -> None:
+        """Drop a run and whatever the next batch would have said of it: its memory is in doubt."""
+        self.drop_run(run)
+        tasks = set(map(id, run.tasks))
+        self._tasks = [task for task in self._tasks if id(task) not in tasks]
+        self._runs = [other for other in self._runs if other is not run]
+        self.attempts = [row for row in self.attempts if row.task_id.rpartition(":")[0] != run.run_id]
+        self.logs = [row for row in self.logs if row.run_id != run.run_id]
+        keys = {run.run_id, run.unit}
+        self.effects = [
+            _in_doubt(effect) if effect.key in keys else effect for effect in self.effects if _survives(effect, keys)
+        ]
+
+
+def _survives(effect: Effect, keys: set[Key | None]) -> bool:
+    return effect.key is None or effect.key not in keys or isinstance(effect, Answer)
+
+
+def _in_doubt(effect: Effect) -> Effect:
+    if isinstance(effect, Answer):
+        problem = StoreUnavailable("what the request builds on was refused by the store; repeat it with the same key")
+        return Answer(effect.token, None, problem, None)
+    return effect
 
 
 def _job_id(task: Task) -> int:

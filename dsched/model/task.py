@@ -157,7 +157,7 @@ class Task:
         # where the task waits, whether this batch already holds it, and the state that is committed.
         self.live: Any = None
         self.timer: Any = None
-        self.avoid: dict[str, float] | None = None
+        self.avoid: dict[str, tuple[float, int]] | None = None
         self.queued = False
         self.touched = False
         self.stored_state: TaskState | None = None

@@ -1,0 +1,193 @@
+"""Group commit: all changes since the last commit go to the store as one transaction, then their effects run.
+
+While a commit is under way the next batch gathers, so a busy core batches and an idle one commits at once. When the
+answer of a commit is lost the leader row tells: it has the batch's number, committed; the number before, repeat;
+a higher epoch, leadership is gone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from dsched.clock import Clock
+from dsched.core.threads import Threads
+from dsched.engine.changes import Batch, Effect, Key
+from dsched.engine.engine import Engine
+from dsched.engine.split import Part, split
+from dsched.errors import BatchRefused, EpochLost, StoreUnavailable
+from dsched.model.rows import RunRow, TaskRow
+from dsched.store.interface import Store
+
+__all__ = ["Journal"]
+
+RENEW_S = 3.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_PAGE = 1000
+
+
+class Journal:
+    """Commits what one engine decides, for one term.
+
+    `act` runs effects; `lost` is called once when this term must end; `away` tells when the store goes (True) and when it
+    is back (False), while which nothing may be decided.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        writer: Threads,
+        reader: Threads,
+        clock: Clock,
+        act: Callable[[Sequence[Effect]], None],
+        lost: Callable[[Exception], None],
+        away: Callable[[bool], None],
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._act = act
+        self._lost = lost
+        self._tell_away = away
+        self._busy = False
+        self._stopped = False
+        self._renewal_due = False
+        self._committed_at_s = clock.monotonic()
+        self._idle_waiters: list[Deferred[None]] = []
+        self.is_away = False
+        self.batches = 0
+        self._loop = clock.every(RENEW_S / 3, self._renew, name="renew leadership")
+
+    def flush(self) -> None:
+        """Commit what there is to commit, unless a commit is under way: then it goes with the next."""
+        if self._busy or self._stopped or not (self._renewal_due or self._engine.has_changes()):
+            return
+        self._busy = True
+        Deferred.fromCoroutine(self._run()).addErrback(self._failed)
+
+    def settled(self) -> Deferred[None]:
+        """Return a Deferred that fires when everything decided so far is committed and acted on."""
+        done: Deferred[None] = Deferred()
+        if self._busy:
+            self._idle_waiters.append(done)
+        else:
+            done.callback(None)
+        return done
+
+    def stop(self) -> None:
+        """Commit nothing more; what is under way may still succeed."""
+        self._stopped = True
+        self._loop.stop()
+
+    def _renew(self) -> None:
+        if self._clock.monotonic() - self._committed_at_s >= RENEW_S * 2 / 3:
+            self._renewal_due = True
+            self.flush()
+
+    def _failed(self, failure: Any) -> None:
+        self._busy = False
+        if self._stopped:
+            return
+        self.stop()
+        if not failure.check(EpochLost):
+            self.log.failure("the journal failed; this core drops its memory and reads again", failure)
+        self._lost(failure.value)
+
+    async def _run(self) -> None:
+        while not self._stopped and (self._renewal_due or self._engine.has_changes()):
+            batch, effects, units = self._engine.take_batch(self._clock.moment(), force=self._renewal_due)
+            self._renewal_due = False
+            if batch is not None:
+                try:
+                    await self._commit(batch)
+                except BatchRefused as error:
+                    await self._commit_parts(batch, effects, units, error)
+                    continue
+                self._engine.committed(batch)
+            if self._stopped:
+                break
+            self._act(effects)
+        self._busy = False
+        waiters, self._idle_waiters = self._idle_waiters, []
+        for waiter in waiters:
+            waiter.callback(None)
+
+    async def _commit(self, batch: Batch) -> None:
+        """Store `batch`, however long that takes; raises `BatchRefused` or `EpochLost`."""
+        while True:
+            try:
+                await self._writer.run(self._store.commit, batch)
+            except StoreUnavailable as error:
+                if not await self._find_out(batch, error):
+                    continue
+            self._committed_at_s = self._clock.monotonic()
+            self.batches += 1
+            self._set_away(False)
+            return
+
+    async def _find_out(self, batch: Batch, error: StoreUnavailable) -> bool:
+        """Wait for the store to return and tell whether it has `batch`."""
+        self.log.warn("the store did not answer batch {number}: {error}", number=batch.number, error=error.message)
+        self._set_away(True)
+        pause_s = _FIRST_PAUSE_S
+        while not self._stopped:
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            try:
+                leader = await self._writer.run(self._store.leader)
+            except StoreUnavailable:
+                continue
+            if leader.epoch != batch.epoch or leader.batch not in (batch.number, batch.number - 1):
+                raise EpochLost(f"epoch {leader.epoch} leads, batch {leader.batch}; this was {batch.epoch}")
+            return leader.batch == batch.number
+        raise EpochLost("the term has ended")
+
+    def _set_away(self, away: bool) -> None:
+        if away is not self.is_away:
+            self.is_away = away
+            self._tell_away(away)
+
+    async def _commit_parts(
+        self, batch: Batch, effects: Sequence[Effect], units: dict[str, Key], error: BatchRefused
+    ) -> None:
+        """Commit a refused batch event by event, so that only the offender fails."""
+        self.log.warn("the store refused batch {number}: {error}", number=batch.number, error=error.message)
+        number = batch.number - 1
+        for part in split(batch, effects, units):
+            part.batch.number = number + 1
+            try:
+                await self._commit(part.batch)
+            except BatchRefused as refusal:
+                await self._give_up(part, refusal)
+                continue
+            number += 1
+            self._act(part.effects)
+        self._engine.renumber(number)
+        self._engine.recount(await self._reader.run(self._store.open_counts))
+
+    async def _give_up(self, part: Part, error: BatchRefused) -> None:
+        self.log.error("the store refused {key}: {error}", key=part.key, error=error.message)
+        runs: dict[str, tuple[RunRow | None, Sequence[TaskRow]]] = {}
+        for run_id in part.run_ids():
+            runs[run_id] = (await self._reader.run(self._store.run, run_id), await self._tasks_of(run_id))
+        batch = part.batch
+        names = {row.name for row in (*batch.jobs_new, *batch.jobs_set, *batch.dues)} | set(batch.jobs_gone)
+        jobs = {name: await self._reader.run(self._store.job, name) for name in sorted(names)}
+        self._engine.refused(part, error, runs, jobs, self._clock.moment())
+
+    async def _tasks_of(self, run_id: str) -> list[TaskRow]:
+        rows: list[TaskRow] = []
+        cursor: str | None = None
+        while True:
+            page = await self._reader.run(self._store.tasks_of, run_id, _PAGE, cursor, {})
+            rows += page.items
+            cursor = page.next
+            if cursor is None:
+                return rows

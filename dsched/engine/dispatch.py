@@ -1,0 +1,314 @@
+"""Who gets which waiting task, and when.
+
+The owner on the ring comes first, since the shard's data is there. When the owner is full, up to `slots` tasks are held
+for it, each for at most `hold_s`; what exceeds that goes at once to the next worker on the ring with a free slot, and what
+fits nowhere waits in a lane, one first-in-first-out queue per (priority, handler) of a group.
+
+One rule keeps this cheap: a lane holds tasks only while no ready worker of the group that offers its handler has credit
+left. So a new task whose lane holds others joins it without a look at any worker.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from dsched.engine.changes import Send
+from dsched.engine.ring import Ring, ring_hash
+from dsched.engine.routing import Prefetch, preload_keys
+from dsched.engine.session import Attempt, Session, SessionState
+from dsched.engine.state import State
+from dsched.model.instant import Moment
+from dsched.model.run import Run, RunState
+from dsched.model.task import Task, TaskEvent, TaskState
+from dsched.wire.encoding import decode_any
+from dsched.wire.messages import PlainRequest, Request, encode_request_frame
+
+__all__ = ["Dispatcher", "Group"]
+
+
+
+class Group:
+    """The ready workers of one group, their ring, and the tasks that wait for any of them."""
+
+    __slots__ = ("held", "lanes", "members", "name", "places", "ring")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ring = Ring()
+        self.members: dict[str, Session] = {}
+        self.lanes: dict[tuple[int, str], deque[Task]] = {}
+        self.held: deque[tuple[float, Task, Session]] = deque()
+        self.places: dict[tuple[str, int], int] = {}
+
+    def place_of(self, job: str, item: int) -> int:
+        """Return where `JOB/ITEM` is on the ring; remembered, since the same shards come again and again."""
+        place = self.places.get((job, item))
+        if place is None:
+            if len(self.places) >= 100_000:
+                self.places.clear()
+            place = self.places[job, item] = ring_hash(f"{job}/{item}")
+        return place
+
+
+class Dispatcher:
+    """Places ready tasks on workers, or lets them wait."""
+
+    def __init__(self, state: State, withdraw: Callable[[Attempt, Moment], None]) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._withdraw = withdraw  # what happens to an attempt whose first limit passes
+        self.groups: dict[str, Group] = {}
+        self.prefetch = Prefetch(state.settings)
+
+    # -- membership
+
+    def join(self, session: Session, now: Moment) -> None:
+        """Put a worker on the ring of its group and give it work."""
+        group = self.groups.get(session.group_name)
+        if group is None:
+            group = self.groups[session.group_name] = Group(session.group_name)
+        session.group = group
+        session.state = SessionState.READY
+        group.members[session.worker_id] = session
+        group.ring.add(session.worker_id)
+        self.fill(session, now)
+
+    def leave(self, session: Session, now: Moment) -> None:
+        """Take a worker off the ring at once; what was held for it goes to others."""
+        group = session.group
+        if group is None or group.members.get(session.worker_id) is not session:
+            return
+        del group.members[session.worker_id]
+        group.ring.remove(session.worker_id)
+        held, session.held = session.held, deque()
+        for task in held:
+            if task.queued and task.state is TaskState.PENDING:
+                task.queued = False
+                self.place(task, now)
+
+    def can_run(self, group_name: str, handler: str) -> bool:
+        """Tell whether any ready worker of the group offers the handler."""
+        group = self.groups.get(group_name)
+        return group is not None and any(session.offers(handler) for session in group.members.values())
+
+    # -- tasks
+
+    def place(self, task: Task, now: Moment) -> None:
+        """Give a pending task to a worker, or let it wait where the next free worker finds it."""
+        snapshot = task.run.snapshot
+        group = self.groups.get(snapshot.group)
+        if group is None:
+            group = self.groups[snapshot.group] = Group(snapshot.group)
+        lane_key = (-snapshot.priority, snapshot.handler)
+        lane = group.lanes.get(lane_key)
+        if lane and not lane[-1].attempt:
+            # A task that never had an attempt can go to any worker: so there is none with credit.
+            self._wait(task, lane)
+            return
+        if group.members and self._place_on_ring(group, task, snapshot.handler, now):
+            return
+        if task.avoid and self._still_avoids(task, now):
+            # No lane: whoever is free next could be the very worker to avoid.
+            task.queued = True
+            self._state.arm(now, 1.0, self._place_again, task)
+            return
+        if lane is None:
+            lane = group.lanes[lane_key] = deque()
+        self._wait(task, lane)
+
+    def _wait(self, task: Task, lane: deque[Task]) -> None:
+        task.queued = True
+        if task.attempt:  # It has waited before: it is older than what waits.
+            lane.appendleft(task)
+        else:
+            lane.append(task)
+
+    def _place_on_ring(self, group: Group, task: Task, handler: str, now: Moment) -> bool:
+        place = group.place_of(task.run.snapshot.job, task.item)
+        avoid = self._still_avoids(task, now) if task.avoid else None
+        owner: Session | None = None
+        for worker_id in group.ring.successors(place):
+            session = group.members[worker_id]
+            if not session.offers(handler) or (avoid and worker_id in avoid):
+                continue
+            if self.credit(session, handler) > 0 and self._takes(session, task):
+                self._dispatch(task, session, now)
+                return True
+            if owner is None:
+                owner = session
+                if not task.attempt and len(session.held) < session.slots:
+                    self._hold(group, task, session, now)
+                    return True
+        return False
+
+    def _takes(self, session: Session, task: Task) -> bool:
+        # A worker rejects a task of which it still runs an older attempt; a plain one queues it behind.
+        return session.plain or task.task_id not in session.in_flight
+
+    def _still_avoids(self, task: Task, now: Moment) -> set[str]:
+        return {worker_id for worker_id, (until_s, _) in (task.avoid or {}).items() if until_s > now.mono_s}
+
+    def _place_again(self, task: Task, now: Moment) -> None:
+        if task.queued and task.state is TaskState.PENDING and task.task_id in self._state.tasks:
+            task.queued = False
+            self.place(task, now)
+
+    def _hold(self, group: Group, task: Task, session: Session, now: Moment) -> None:
+        task.queued = True
+        session.held.append(task)
+        if not group.held:
+            self._state.arm(now, self._settings.hold_s, self._release_held, group)
+        group.held.append((now.mono_s + self._settings.hold_s, task, session))
+
+    def _release_held(self, group: Group, now: Moment) -> None:
+        """Let every other worker have the tasks that waited long enough for their owner."""
+        while group.held and group.held[0][0] <= now.mono_s + 0.0005:
+            _, task, session = group.held.popleft()
+            if not (task.queued and task.state is TaskState.PENDING and task in session.held):
+                continue
+            session.held.remove(task)
+            for other in self._free_members(group, task):
+                task.queued = False
+                self._dispatch(task, other, now)
+                break
+            else:
+                snapshot = task.run.snapshot
+                group.lanes.setdefault((-snapshot.priority, snapshot.handler), deque()).appendleft(task)
+        if group.held:
+            self._state.arm(now, group.held[0][0] - now.mono_s, self._release_held, group)
+
+    def _free_members(self, group: Group, task: Task) -> list[Session]:
+        place = group.place_of(task.run.snapshot.job, task.item)
+        handler = task.run.snapshot.handler
+        for worker_id in group.ring.successors(place):
+            session = group.members[worker_id]
+            if session.offers(handler) and self.credit(session, handler) > 0 and self._takes(session, task):
+                return [session]
+        return []
+
+    # -- workers
+
+    def credit(self, session: Session, handler: str) -> int:
+        """Return how many more frames of `handler` the worker may be sent."""
+        if session.is_blocked:
+            return 0
+        if session.plain:
+            return session.slots - session.load
+        return session.slots + self.prefetch.beyond_slots(handler, session.slots) - session.load
+
+    def fill(self, session: Session, now: Moment) -> None:
+        """Give a worker as much waiting work as it has credit for: its own first, then the oldest of the group."""
+        if session.state is not SessionState.READY or session.group is None:
+            return
+        group = session.group
+        while task := self._next_held(session) or self._next_in_lanes(group, session) or self._steal(group, session):
+            task.queued = False
+            self._dispatch(task, session, now)
+
+    def _next_held(self, session: Session) -> Task | None:
+        held = session.held
+        while held:
+            task = held[0]
+            if not task.queued or task.state is not TaskState.PENDING:
+                held.popleft()
+                continue
+            if self.credit(session, task.run.snapshot.handler) <= 0 or not self._takes(session, task):
+                return None
+            held.popleft()
+            return task
+        return None
+
+    def _next_in_lanes(self, group: Group, session: Session) -> Task | None:
+        best: tuple[int, int] | None = None
+        found: tuple[deque[Task], int] | None = None
+        for (negative_priority, handler), lane in list(group.lanes.items()):
+            while lane and not (lane[0].queued and lane[0].state is TaskState.PENDING):
+                lane.popleft()
+            if not lane:
+                del group.lanes[negative_priority, handler]
+                continue
+            rank = (negative_priority, lane[0].job_id)
+            if (best is None or rank < best) and session.offers(handler) and self.credit(session, handler) > 0:
+                index = self._first_taken(lane, session)
+                if index is not None:
+                    best, found = rank, (lane, index)
+        if found is None:
+            return None
+        lane, index = found
+        task = lane[index]
+        del lane[index]
+        return task
+
+    def _first_taken(self, lane: deque[Task], session: Session) -> int | None:
+        """Return the index of the first task that the worker would not reject: at most its load are passed over."""
+        for index, task in enumerate(lane):
+            if task.queued and task.state is TaskState.PENDING and self._takes(session, task):
+                return index
+        return None
+
+    def _steal(self, group: Group, session: Session) -> Task | None:
+        """Return the oldest task held for another worker, for a worker that has nothing to do."""
+        if session.load or not session.slots:
+            return None
+        for _, task, owner in group.held:
+            if (
+                task.queued
+                and task.state is TaskState.PENDING
+                and owner is not session
+                and session.offers(task.run.snapshot.handler)
+                and task in owner.held
+            ):
+                owner.held.remove(task)
+                return task
+        return None
+
+    def _dispatch(self, task: Task, session: Session, now: Moment) -> None:
+        run = task.run
+        task.apply(TaskEvent.DISPATCH)
+        task.attempt += 1
+        task.fence = fence = self._state.fences.next(now.wall_ms)
+        task.worker_id = session.worker_id
+        task.incarnation = session.incarnation
+        task.not_before_ms = task.started_ms = task.deadline_ms = None
+        attempt = Attempt(task, task.attempt, fence, session)
+        task.live = attempt
+        session.add(attempt)
+        limit_s = self._settings.unstarted_s
+        timeout_s = run.snapshot.timeout_s
+        if session.plain:
+            limit_s = timeout_s + self._settings.timeout_slack_s if timeout_s else 0
+        if limit_s:
+            attempt.timer = self._state.arm(now, limit_s, self._withdraw, attempt)
+        self._state.touch_task(task)
+        if run.state is RunState.PENDING:
+            run.state = RunState.RUNNING
+            run.started_ms = now.wall_ms
+            self._state.touch_run(run)
+        data = self._request_frame(task, run, session)
+        session.sent_bytes += len(data)
+        self._state.effects.append(Send(session.session_id, data, run.unit or run.run_id))
+
+    def _request_frame(self, task: Task, run: Run, session: Session) -> bytes:
+        snapshot = run.snapshot
+        preload = preload_keys(snapshot.preload_keys, task.item) if snapshot.preload_keys else []
+        if session.plain:
+            # A plain worker hands `params` to its handler as it is: a JSON string goes raw, null as nothing.
+            params = _plain_params(run.params)
+            return encode_request_frame(
+                PlainRequest(
+                    task.job_id, snapshot.job, params, run.sharding_total, task.item, snapshot.timeout_s,
+                    task.task_id, task.retry_count, preload,
+                )
+            )  # fmt: skip
+        return encode_request_frame(
+            Request(
+                task.job_id, snapshot.job, run.params, run.sharding_total, task.item, snapshot.timeout_s, task.task_id,
+                task.retry_count, preload, snapshot.handler, task.attempt, task.fence, self._state.epoch, run.run_id,
+                run.due_ms,
+            )
+        )  # fmt: skip
+
+
+def _plain_params(text: str) -> str:
+    if text == "null":
+        return ""
+    return decode_any(text.encode()) if text.startswith('"') else text

@@ -1,0 +1,228 @@
+"""The engine: one event in, row changes and effects out. Pure and synchronous; the shell owns time, bytes and the store.
+
+Whoever calls an event takes the changes afterwards with `take_batch` and runs the effects once the rows are committed.
+"""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dsched.engine.attempts import Attempts
+from dsched.engine.changes import Ack, Answer, Batch, DueRow, Effect, Key, job_key
+from dsched.engine.definition import RunRequest, parse_job
+from dsched.engine.firing import Firing
+from dsched.engine.membership import Membership
+from dsched.engine.recovery import Recovery
+from dsched.engine.session import Session, SessionState
+from dsched.engine.settings import EngineSettings
+from dsched.engine.split import Part
+from dsched.engine.state import State
+from dsched.errors import DschedError
+from dsched.model.instant import Moment
+from dsched.model.rows import JobRow, LeaderRow, RunRow, TaskRow
+from dsched.model.task import Outcome, TaskState
+from dsched.wire.messages import Register, ResponseIn, ResumeIn, StartedMany
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """Decides for one term of leadership. Every method is an event, named by what happened."""
+
+    def __init__(self, settings: EngineSettings, rng: random.Random, now: Moment, leader: LeaderRow) -> None:
+        self.settings = settings
+        self.state = State(settings, rng, now)
+        self.state.epoch = leader.epoch
+        self.state.batch_number = leader.batch
+        self.state.ids.last = leader.last_id
+        self.state.fences.last = leader.last_fence
+        self.attempts = Attempts(self.state)
+        self.membership = Membership(self.state, self.attempts)
+        self.firing = Firing(self.state, self.attempts)
+        self.recovery = Recovery(self.state, self.attempts, self.membership, self.firing)
+
+    # -- the start of a term
+
+    def load(self, jobs: Sequence[JobRow], runs: Sequence[RunRow], tasks: Sequence[TaskRow], now: Moment) -> None:
+        """Take what the store has into memory; nothing may have happened before."""
+        self.recovery.load_jobs(jobs, now)
+        self.recovery.load_runs(runs, tasks, now, self.settings.resume_grace_s)
+        counts = self.state.committed_counts
+        for row in tasks:
+            counts[row.status] = counts.get(row.status, 0) + 1
+
+    # -- workers
+
+    def register(self, session_id: int, host: str, message: Register, now: Moment) -> None:
+        """A connection registers as a worker."""
+        self.membership.register(session_id, host, message, now)
+
+    def resume(self, session_id: int, message: ResumeIn, now: Moment) -> None:
+        """A registered worker says what it offers and what it still has."""
+        self.membership.resume(session_id, message, now)
+
+    def seen(self, session_id: int, now: Moment) -> None:
+        """Frames came from a session, of whatever kind."""
+        session = self.membership.sessions.get(session_id)
+        if session is not None:
+            self.membership.seen(session, now)
+
+    def started(self, session_id: int, message: StartedMany, now: Moment) -> None:
+        """Handlers have begun."""
+        session = self.membership.sessions.get(session_id)
+        if session is not None:
+            for started in message.started:
+                self.attempts.started(session, started.task_id, started.attempt, now)
+
+    def results(self, session_id: int, responses: Iterable[ResponseIn], now: Moment) -> None:
+        """Attempts have ended on a worker."""
+        session = self.membership.sessions.get(session_id)
+        if session is None:
+            return
+        for response in responses:
+            self.attempts.result(session, response, now)
+        self.attempts.dispatcher.fill(session, now)
+
+    def flushed(self, session_id: int, writable: bool, now: Moment) -> None:
+        """What was sent to a session is with its transport, which takes more or, if not `writable`, must be waited for."""
+        session = self.membership.sessions.get(session_id)
+        if session is not None:
+            was_blocked = session.is_blocked
+            session.sent_bytes = 0
+            session.writable = writable
+            if was_blocked and not session.is_blocked:
+                self.attempts.dispatcher.fill(session, now)
+
+    def bad_result(self, session_id: int, task_id: str, now: Moment) -> None:
+        """A worker keeps sending a result of a task that nobody can read: fail the attempt, and have it forgotten."""
+        session = self.membership.sessions.get(session_id)
+        attempt = session.in_flight.get(task_id) if session is not None else None
+        if session is None or attempt is None:
+            return
+        session.remove(attempt)
+        self.state.effects.append(Ack(session_id, task_id, attempt.number, None))
+        if not attempt.closed:
+            self.attempts.fail(attempt, Outcome.ERROR, "bad result: it cannot be read", now, retryable=False)
+
+    def draining(self, session_id: int, now: Moment) -> None:
+        """A worker takes nothing new any more."""
+        self.membership.drain(session_id, now)
+
+    def closed(self, session_id: int, now: Moment) -> None:
+        """A connection is gone."""
+        self.membership.closed(session_id, now)
+
+    # -- requests: each answers its `token` once what it says is committed
+
+    def create_job(self, body: object, token: Key, now: Moment) -> None:
+        """Create a job; raises what is wrong with `body` at once."""
+        job = self.firing.create_job(parse_job(body, self.settings, now.wall_ms), now)
+        self.state.effects.append(Answer(token, job, None, job_key(job.name)))
+
+    def delete_job(self, name: str, token: Key, now: Moment) -> None:
+        """Delete a job; raises `NotFound`."""
+        self.firing.delete_job(name, now)
+        self.state.effects.append(Answer(token, None, None, job_key(name)))
+
+    def request_runs(
+        self, requests: Sequence[RunRequest], stored: Mapping[str, RunRow], token: Key, now: Moment
+    ) -> None:
+        """Create runs, all or none; the answer is the list of their rows."""
+        rows = self.firing.request_runs(requests, stored, token, now)
+        self.state.effects.append(Answer(token, rows, None, token))
+
+    def cancel_run(self, run_id: str, token: Key, now: Moment) -> bool:
+        """Cancel a run; False when it is not in memory, so that nothing will answer."""
+        return self.firing.cancel(run_id, token, now)
+
+    # -- time
+
+    def advance(self, now: Moment) -> None:
+        """Let everything happen that is due."""
+        for function, argument in self.state.wheel.advance(now.mono_s * 1000):
+            function(argument, now)
+
+    def next_deadline_s(self) -> float | None:
+        """Return the monotonic second at which `advance` has something to do, None for never."""
+        deadline_ms = self.state.wheel.next_deadline()
+        return None if deadline_ms is None else deadline_ms / 1000
+
+    def refresh_leases(self, now: Moment) -> None:
+        """Nobody could be heard for a while, through no fault of theirs: count every session as just seen."""
+        for session in self.membership.sessions.values():
+            session.last_frame_s = now.mono_s
+
+    # -- commits
+
+    def has_changes(self) -> bool:
+        """Tell whether `take_batch` would return anything."""
+        return self.state.has_changes()
+
+    def take_batch(self, now: Moment, *, force: bool = False) -> tuple[Batch | None, list[Effect], dict[str, Key]]:
+        """Return all changes since the last call; see `State.take_batch`."""
+        return self.state.take_batch(now, force)
+
+    def renumber(self, number: int) -> None:
+        """The last batch that is stored has this number: one was refused, or was stored in parts."""
+        self.state.batch_number = number
+
+    def recount(self, counts: Mapping[str, int]) -> None:
+        """Take the counts of open tasks from the store, where parts of a batch were refused."""
+        self.state.committed_counts = dict(counts)
+
+    def open_counts(self) -> dict[str, int]:
+        """Return how many tasks are committed in each state that is not terminal."""
+        return {state: count for state, count in self.state.committed_counts.items() if count}
+
+    def committed(self, batch: Batch) -> None:
+        """A batch is stored."""
+        self.state.committed(batch)
+
+    def refused(
+        self, part: Part, error: DschedError, runs: Mapping[str, tuple[RunRow | None, Sequence[TaskRow]]],
+        jobs: Mapping[str, JobRow | None], now: Moment,
+    ) -> None:  # fmt: skip
+        """The store refused a part of a batch for its content: what it touched is taken from the store again.
+
+        Requests in it are answered with `error`. A result that cannot be stored fails its attempt without retry, since
+        its worker would bring the same again; a due that cannot be fired is passed over.
+        """
+        refused_results = [row for row in part.batch.tasks_set if TaskState(row.status) is TaskState.SUCCESS]
+        for run_id, (row, tasks) in runs.items():
+            self.recovery.reload_run(run_id, row, tasks, now)
+        for name, job_row in jobs.items():
+            self._reload_job(name, job_row, part, now)
+        for effect in part.effects:
+            if isinstance(effect, Answer):
+                self.state.effects.append(Answer(effect.token, None, error, None))
+        for refused in refused_results:
+            task = self.state.tasks.get(refused.task_id)
+            if task is not None and task.live is not None and task.attempt == refused.attempt:
+                attempt = task.live
+                text = f"the store refused the result: {error.message}"
+                self.attempts.fail(attempt, Outcome.ERROR, text, now, retryable=False)
+                attempt.session.remove(attempt)
+
+    def _reload_job(self, name: str, row: JobRow | None, part: Part, now: Moment) -> None:
+        job = self.state.jobs.pop(name, None)
+        if job is not None and job.timer is not None:
+            self.state.wheel.cancel(job.timer)
+        if row is None:
+            return
+        due = next((due for due in part.batch.dues if due.name == name), None)
+        if due is not None:
+            self.state.dues[name] = DueRow(name, row.version, due.next_due)
+            row = row._replace(next_due=due.next_due)
+        self.recovery.load_jobs([row], now)
+
+    # -- looking
+
+    def sessions(self) -> list[Session]:
+        """Return the workers that are online, by id."""
+        known = self.membership.workers.values()
+        ready = (SessionState.READY, SessionState.DRAINING)
+        return sorted((session for session in known if session.state in ready), key=lambda session: session.worker_id)
+
+    def find(self, run_id: str) -> Any:
+        """Return the run in memory, or None."""
+        return self.state.runs.get(run_id)

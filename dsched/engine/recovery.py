@@ -1,0 +1,136 @@
+"""From rows back to memory: at the start of a term, and for what one refused row has put in doubt."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsched.engine.attempts import Attempts
+from dsched.engine.definition import job_from_definition, snapshot_of
+from dsched.engine.firing import Firing
+from dsched.engine.membership import Membership
+from dsched.engine.state import State
+from dsched.model.instant import Moment
+from dsched.model.job import Job
+from dsched.model.rows import JobRow, RunRow, TaskRow
+from dsched.model.run import Cause, Run, RunState, Snapshot
+from dsched.model.task import OPEN, TERMINAL, Task, TaskState
+from dsched.wire.encoding import decode_any
+
+__all__ = ["Recovery"]
+
+
+class Recovery:
+    """Rebuilds jobs, runs and tasks from their rows."""
+
+    def __init__(self, state: State, attempts: Attempts, membership: Membership, firing: Firing) -> None:
+        self._state = state
+        self._attempts = attempts
+        self._membership = membership
+        self._firing = firing
+        self._snapshots: dict[tuple[str, str], Snapshot] = {}
+
+    def load_jobs(self, rows: Sequence[JobRow], now: Moment) -> None:
+        """Take jobs into memory and wait for their next dues."""
+        for row in rows:
+            job = job_from_definition(row.definition, row.version, row.created_at, row.updated_at, row.next_due)
+            known = self._state.jobs.get(job.name)
+            if known is not None and known.timer is not None:
+                self._state.wheel.cancel(known.timer)
+            self._state.jobs[job.name] = job
+            self._firing.arm(job, now)
+
+    def load_runs(self, runs: Sequence[RunRow], tasks: Sequence[TaskRow], now: Moment, grace_s: float) -> None:
+        """Take runs that are not terminal into memory; their open attempts wait `grace_s` for their workers."""
+        for row in runs:
+            self._state.runs[row.run_id] = self._run(row)
+        loaded: list[Task] = []
+        for task_row in tasks:
+            run = self._state.runs.get(task_row.run_id)
+            if run is not None:
+                loaded.append(self._task(task_row, run))
+        for run_row in runs:
+            run = self._state.runs[run_row.run_id]
+            run.tasks.sort(key=lambda task: task.item)
+            run.open = sum(task.state in OPEN for task in run.tasks)
+            self._note_waiting(run)
+        for task in loaded:
+            self._go_on(task, now, grace_s)
+
+    def _note_waiting(self, run: Run) -> None:
+        job: Job | None = self._state.jobs.get(run.snapshot.job)
+        if job is not None and run.cause is Cause.SCHEDULE and run.state is RunState.PENDING:
+            job.waiting_run = run.run_id
+
+    def _snapshot(self, row: RunRow) -> Snapshot:
+        key = (row.job, row.snapshot)
+        snapshot = self._snapshots.get(key)
+        if snapshot is None:
+            if len(self._snapshots) >= 10_000:
+                self._snapshots.clear()
+            kept: dict[str, Any] = decode_any(row.snapshot.encode())
+            snapshot = self._snapshots[key] = snapshot_of(row.job, kept)
+        return snapshot
+
+    def _run(self, row: RunRow) -> Run:
+        run = Run(
+            row.run_id, self._snapshot(row), row.params, row.sharding_total, row.created_at, cause=Cause(row.cause),
+            due_ms=row.due, key=row.request_key, parent=row.parent, request_hash=row.request_hash,
+        )  # fmt: skip
+        run.state = RunState(row.status)
+        run.reason = row.reason
+        run.started_ms = row.started_at
+        run.finished_ms = row.finished_at
+        run.cancel_requested = bool(row.cancel_requested)
+        run.version = row.version
+        run.stored = True
+        return run
+
+    def _task(self, row: TaskRow, run: Run) -> Task:
+        task = Task(row.job_id, row.task_id, run, row.sharding_item)
+        task.state = task.stored_state = TaskState(row.status)
+        task.attempt = row.attempt
+        task.retry_count = row.retry_count
+        task.lost_count = row.lost_count
+        task.worker_id = row.target_worker
+        task.incarnation = row.incarnation
+        task.fence = row.fence
+        task.not_before_ms = row.not_before
+        task.started_ms = row.started_at
+        task.deadline_ms = row.deadline
+        task.finished_ms = row.finished_at
+        task.result = row.result
+        task.message = row.error_msg
+        task.error = row.error
+        task.version = row.version
+        run.tasks.append(task)
+        self._state.tasks[task.task_id] = task
+        return task
+
+    def _go_on(self, task: Task, now: Moment, grace_s: float) -> None:
+        if task.state in TERMINAL:
+            return
+        if task.state is TaskState.PENDING:
+            # A stored wait is cut to the longest there can be: the wall clock may have been wrong when it was written.
+            wait_ms = min((task.not_before_ms or 0) - now.wall_ms, 330_000)
+            if wait_ms > 0:
+                task.timer = self._state.arm(now, wait_ms / 1000, self._attempts.ready, task)
+            else:
+                self._attempts.dispatcher.place(task, now)
+            return
+        self._membership.await_return(task, now, grace_s)
+
+    def reload_run(self, run_id: str, row: RunRow | None, tasks: Sequence[TaskRow], now: Moment) -> None:
+        """Replace what memory holds of a run by what the store has (nothing, if it was never stored)."""
+        known = self._state.runs.get(run_id)
+        if known is not None:
+            for task in known.tasks:
+                self._forget(task)
+            self._state.forget_run(known)
+        if row is not None and not RunState(row.status).is_terminal:
+            self.load_runs([row], tasks, now, self._state.settings.resume_grace_s)
+
+    def _forget(self, task: Task) -> None:
+        task.queued = False
+        if task.timer is not None:
+            self._state.wheel.cancel(task.timer)
+        if task.live is not None:
+            self._attempts.abandon(task.live)

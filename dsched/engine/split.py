@@ -1,0 +1,59 @@
+"""Take a refused batch apart, so that the one row that the store cannot hold does not stop the rest."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsched.engine.changes import Batch, Effect, Key, job_key
+
+__all__ = ["Part", "split"]
+
+
+@dataclass(slots=True)
+class Part:
+    """The rows and effects of one key: committed, or refused, together."""
+
+    key: Key
+    batch: Batch
+    effects: list[Effect] = field(default_factory=list)
+
+    def run_ids(self) -> list[str]:
+        """Return the runs that this part touches."""
+        batch = self.batch
+        named = [row.run_id for row in (*batch.runs_new, *batch.runs_set)]
+        named += [row.run_id for row in (*batch.tasks_new, *batch.tasks_set)]
+        named += [row.task_id.rpartition(":")[0] for row in batch.attempts]
+        return sorted(set(named))
+
+
+def split(batch: Batch, effects: Sequence[Effect], units: Mapping[str, Key]) -> list[Part]:
+    """Return the parts of a batch in the order in which their keys appear; each must get its own number.
+
+    `units` maps runs to the key that they share with others. Effects without a key come with the last part.
+    """
+    parts: dict[Key, Part] = {}
+
+    def part(key: Key) -> Part:
+        if key not in parts:
+            parts[key] = Part(key, Batch(batch.epoch, batch.number, batch.last_id, batch.last_fence))
+        return parts[key]
+
+    def of_run(run_id: str | None) -> Key:
+        return units.get(run_id or "", run_id or "")
+
+    def share(name: str, rows: Iterable[Any], key_of: Any) -> None:
+        for row in rows:
+            getattr(part(key_of(row)).batch, name).append(row)
+
+    for name in ("jobs_new", "jobs_set", "dues"):
+        share(name, getattr(batch, name), lambda row: job_key(row.name))
+    share("jobs_gone", batch.jobs_gone, job_key)
+    for name in ("runs_new", "runs_set", "tasks_new", "tasks_set", "logs"):
+        share(name, getattr(batch, name), lambda row: of_run(row.run_id))
+    share("attempts", batch.attempts, lambda row: of_run(row.task_id.rpartition(":")[0]))
+    share("workers", batch.workers, lambda row: f"worker:{row.worker_id}")
+    last = next(reversed(parts), "")
+    for effect in effects:
+        key = last if effect.key is None else units.get(effect.key, effect.key)
+        part(key).effects.append(effect)
+    return list(parts.values())
