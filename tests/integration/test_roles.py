@@ -1,0 +1,90 @@
+"""The roles of twistd as an operator meets them: what they refuse, and how they say so."""
+
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dsched.cli.processes import CoreProcess, free_port, role_command
+
+pytestmark = pytest.mark.integration
+
+LIMIT_S = 60
+JOBS = str(Path(__file__).with_name("recording_jobs.py"))
+
+
+def run_role(folder: Path, role: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        role_command(role, *options), cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
+def refused(folder: Path, role: str, *options: str) -> str:
+    """Return the one line with which a role refused to start."""
+    done = run_role(folder, role, *options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("role", "options", "part"),
+    [
+        ("dsched-core", ["--nonsense"], "nonsense"),
+        ("dsched-core", ["more"], "argument"),
+        ("dsched-core", ["--listen", "x"], "--listen"),
+        ("dsched-core", ["--store", "postgres://localhost/x"], "store"),
+        ("dsched-core", ["--config", "nowhere.toml"], "nowhere.toml"),
+        ("dsched-worker", ["--jobs", JOBS], "--core"),
+        ("dsched-worker", ["--core", "nonsense", "--jobs", JOBS], "--core"),
+        ("dsched-worker", ["--core", "8080", "--jobs", "no_such_module"], "no_such_module"),
+        ("dsched-worker", ["--core", "8080", "--jobs", JOBS, "--slots", "0"], "--slots"),
+        ("dsched-worker", ["--core", "8080", "--jobs", JOBS, "--slots", "x"], "--slots"),
+        ("dsched-worker", ["--core", "8080", "--jobs", JOBS, "--id", "a b"], "--id"),
+    ],
+)
+def test_wrong_use_is_one_line_and_code_2(tmp_path: Path, role: str, options: list[str], part: str) -> None:
+    line = refused(tmp_path, role, *options)
+    assert line.startswith(f"{role}: ")
+    assert part in line
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:{port}", "tcp:{port}", "[::]:{port}"])
+@pytest.mark.parametrize("option", ["--listen", "--admin"])
+def test_other_addresses_than_loopback_are_refused(tmp_path: Path, option: str, address: str) -> None:
+    port = free_port()
+    line = refused(tmp_path, "dsched-core", f"{option}={address.format(port=port)}")
+    assert f"use 127.0.0.1:{port}" in line
+    assert "tunnel" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("taken", ["listen", "admin"])
+def test_a_port_in_use_is_named(tmp_path: Path, taken: str) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        other = "admin" if taken == "listen" else "listen"
+        done = run_role(tmp_path, "dsched-core", f"--{taken}={port}", f"--{other}={free_port()}")
+    assert done.returncode not in (0, None)
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said
+    assert re.search(rf"127\.0\.0\.1:{port}\D.*in use", said)
+
+
+def test_settings_come_from_file_and_environment(tmp_path: Path) -> None:
+    (tmp_path / "dsched.toml").write_text('[core]\nadvertise = "from-the-file:1"\nadmin_url = "http://from-the-file"\n')
+    environ = {"DSCHED_ADVERTISE": "from-the-environment:1"}
+    options = [f"--config={tmp_path / 'dsched.toml'}"]
+    with CoreProcess(tmp_path, options=options, environ=environ) as core:
+        core.wait_ready()
+        leader = core.client.status()["leader"]
+        assert leader == {"address": "from-the-environment:1", "admin_url": "http://from-the-file"}
+        core.terminate()
+        assert core.wait(LIMIT_S) == 0
