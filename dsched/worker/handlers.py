@@ -130,7 +130,7 @@ def _import(name: str) -> ModuleType:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise _Unusable(f"there is no module {error.name!r} here or on sys.path") from None
         raise _Unusable(f"imports {error.name!r}, which is not installed") from error
-    except (Exception, SystemExit) as error:  # Whatever the module does at import is its own; the operator needs to know.
+    except (Exception, SystemExit) as error:  # Whatever a module does when it is imported.
         raise _Unusable(f"cannot be imported: {type(error).__name__}: {error}{_line_of(error)}") from error
 
 

@@ -1,0 +1,85 @@
+"""The worker as a Twisted service: it connects, works, and leaves in order."""
+
+from collections.abc import Mapping
+from random import Random
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import Logger
+
+from dsched.clock import Clock
+from dsched.net.client import ReconnectingClient, core_endpoint
+from dsched.worker.handlers import HandlerRegistry
+from dsched.worker.session import Session
+from dsched.worker.settings import WorkerSettings
+
+__all__ = ["WorkerService"]
+
+FLUSH_S = 5.0
+
+
+class WorkerService(Service):
+    """One worker. The incarnation is new for each instance, so an instance is started once.
+
+    `endpoints` maps a name for the log to where a core may be; without it they are made from `settings.cores`.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        clock: Clock,
+        rng: Random,
+        handlers: HandlerRegistry,
+        endpoints: Mapping[str, IStreamClientEndpoint] | None = None,
+    ) -> None:
+        self.settings = settings.validate()
+        self._clock = clock
+        self.session = Session(settings, handlers, clock, f"{rng.getrandbits(128):032x}")
+        if endpoints is None:
+            addresses = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in settings.cores)
+            endpoints = {address: core_endpoint(clock.reactor, address) for address in addresses}
+        self._client = ReconnectingClient(endpoints, self.session, clock, rng)
+        self.session.on_ready = self._client.succeeded
+
+    def startService(self) -> None:
+        """Connect, and stay connected."""
+        super().startService()
+        self.session.start()
+        self._client.start()
+
+    def stopService(self) -> Deferred[None]:
+        """Drain and leave; the Deferred fires when no connection and no timer is left.
+
+        What has not begun goes back to the core; what runs has `drain_s` to finish; then results have 5 s to be
+        confirmed. Without a connection nothing can be confirmed, so that wait falls away. A thread that still runs
+        after that ends with the process, and the core gives its task to another worker.
+        """
+        super().stopService()
+        return Deferred.fromCoroutine(self._leave())
+
+    async def _leave(self) -> None:
+        session = self.session
+        session.drain("stopping")
+        if not await self._within(session.slots.when_idle(), self.settings.drain_s):
+            self.log.warn("{count} attempts still run, asking them to stop", count=len(session.slots.attempts))  # noqa: G010
+            session.slots.ask_all_to_stop()
+        if not await self._within(session.when_flushed(), FLUSH_S):
+            self.log.warn("{count} results were not confirmed", count=len(session.ledger))  # noqa: G010
+        await self._client.stop()
+        session.stop()
+
+    async def _within(self, waiting: Deferred[None], limit_s: float) -> bool:
+        """Wait for something, but not longer than `limit_s`; tell whether it came."""
+        if waiting.called:
+            return True
+        timer = self._clock.call_later(limit_s, waiting.cancel)
+        try:
+            await waiting
+        except CancelledError:
+            return False
+        finally:
+            self._clock.cancel(timer)
+        return True
