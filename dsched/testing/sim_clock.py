@@ -172,7 +172,8 @@ class SimReactor:
     def getDelayedCalls(self) -> list[IDelayedCall]:
         """Return every call that is still to come, earliest first; those that a paused node holds are left out."""
         waiting = [entry[3] for entry in self._heap if self._is_valid(entry)]
-        return sorted(waiting, key=lambda call: (call.getTime(), call.number))
+        waiting.sort(key=lambda call: (call.getTime(), call.number))
+        return [*waiting]
 
     def call_for(
         self,

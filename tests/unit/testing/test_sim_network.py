@@ -1,4 +1,7 @@
+from typing import Any
+
 from twisted.application.internet import ClientService, backoffPolicy
+from twisted.internet.defer import Deferred
 from twisted.internet.error import (
     CannotListenError,
     ConnectingCancelledError,
@@ -8,13 +11,15 @@ from twisted.internet.error import (
     ConnectionRefusedError,
     TimeoutError,
 )
-from twisted.internet.interfaces import IConsumer, IListeningPort, IPushProducer, ITransport
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.interfaces import IAddress, IConsumer, IListeningPort, IPushProducer, ITransport
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from dsched.testing.sim_network import Link
-from dsched.testing.sim_node import CrashKind
+from dsched.testing.sim_network import Connection, Link
+from dsched.testing.sim_node import CrashKind, SimNode
+from dsched.testing.sim_transport import SimTransport
 from dsched.testing.world import SimWorld
 
 FAST = Link(latency_s=(0.001, 0.001), split=0.0, merge=0.0)
@@ -23,31 +28,32 @@ FAST = Link(latency_s=(0.001, 0.001), split=0.0, merge=0.0)
 class Recorder(Protocol):
     """Keeps what it receives, and why it ended."""
 
-    def __init__(self):
-        self.chunks = []
-        self.reason = None
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.reason: type[BaseException] | None = None
 
-    def dataReceived(self, data):
+    def dataReceived(self, data: bytes) -> None:
         self.chunks.append(data)
 
-    def connectionLost(self, reason):
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.reason = reason.type
 
     @property
-    def received(self):
+    def received(self) -> bytes:
         return b"".join(self.chunks)
 
 
-class Listener(Factory):
+class Listener(Factory[Recorder]):
     noisy = False
-    protocol = Recorder
 
-    def __init__(self):
-        self.built = []
+    def __init__(self) -> None:
+        self.refuses = False
+        self.built: list[Recorder] = []
 
-    def buildProtocol(self, addr):
-        protocol = self.protocol()
-        protocol.factory = self
+    def buildProtocol(self, addr: IAddress | None) -> Recorder | None:
+        if self.refuses:
+            return None
+        protocol = Recorder()
         self.built.append(protocol)
         return protocol
 
@@ -55,18 +61,18 @@ class Listener(Factory):
 class FloodProducer:
     """Writes blocks until it is paused."""
 
-    def __init__(self, transport, total):
+    def __init__(self, transport: SimTransport, total: int) -> None:
         self.transport = transport
         self.left = total
         self.pauses = 0
         self.paused = False
         self.stopped = False
 
-    def pauseProducing(self):
+    def pauseProducing(self) -> None:
         self.pauses += 1
         self.paused = True
 
-    def resumeProducing(self):
+    def resumeProducing(self) -> None:
         self.paused = False
         while self.left and not self.paused:
             size = min(self.left, 10_000)
@@ -75,14 +81,14 @@ class FloodProducer:
         if not self.left:
             self.transport.unregisterProducer()
 
-    def stopProducing(self):
+    def stopProducing(self) -> None:
         self.stopped = True
 
 
 class NetworkCase(SynchronousTestCase):
     link = FAST
 
-    def setUp(self):
+    def setUp(self) -> None:
         self.world = SimWorld(7, link=self.link)
         self.addCleanup(self.world.close)
         self.network = self.world.network
@@ -91,23 +97,23 @@ class NetworkCase(SynchronousTestCase):
         self.listener = Listener()
         self.listen()
 
-    def listen(self):
+    def listen(self) -> IListeningPort:
         return self.successResultOf(self.network.listen(self.core, 8080).listen(self.listener))
 
-    def connect(self, address="core:8080", timeout_s=30.0):
+    def connect(self, address: str = "core:8080", timeout_s: float = 30.0) -> Deferred[Any]:
         return self.network.connect(self.worker, address, timeout_s).connect(Listener())
 
-    def pair(self):
+    def pair(self) -> tuple[Any, Any]:
         done = self.connect()
         self.world.run_for(0.01)
         return self.successResultOf(done), self.listener.built[-1]
 
-    def connection(self):
+    def connection(self) -> Connection:
         return self.network.between(self.core, self.worker)[-1]
 
 
 class ConnectingTests(NetworkCase):
-    def test_addresses_and_interfaces(self):
+    def test_addresses_and_interfaces(self) -> None:
         client, server = self.pair()
         self.assertEqual(client.transport.getPeer(), server.transport.getHost())
         self.assertEqual(client.transport.getHost(), server.transport.getPeer())
@@ -118,13 +124,13 @@ class ConnectingTests(NetworkCase):
         client.transport.setTcpKeepAlive(True)
         self.assertTrue(client.transport.getTcpNoDelay() and client.transport.getTcpKeepAlive())
 
-    def test_nobody_listens(self):
+    def test_nobody_listens(self) -> None:
         done = self.connect("core:9999")
         self.assertNoResult(done)
         self.world.run_for(1)
         self.failureResultOf(done, ConnectionRefusedError)
 
-    def test_a_killed_process_refuses_and_a_machine_without_power_is_silent(self):
+    def test_a_killed_process_refuses_and_a_machine_without_power_is_silent(self) -> None:
         self.core.crash()
         refused = self.connect(timeout_s=5)
         self.world.run_for(1)
@@ -137,7 +143,7 @@ class ConnectingTests(NetworkCase):
         self.world.run_for(0.2)
         self.failureResultOf(silent, TimeoutError)
 
-    def test_a_partition_times_out_either_way(self):
+    def test_a_partition_times_out_either_way(self) -> None:
         for direction in ("both", "to", "from"):
             self.network.partition(self.worker, self.core, direction)
             done = self.connect(timeout_s=10)
@@ -148,7 +154,7 @@ class ConnectingTests(NetworkCase):
             self.network.heal(self.core, self.worker)
         self.assertEqual(self.listener.built, [])
 
-    def test_a_request_is_repeated_after_a_heal(self):
+    def test_a_request_is_repeated_after_a_heal(self) -> None:
         self.network.partition(self.worker, self.core)
         done = self.connect()
         self.world.run_for(5)
@@ -158,7 +164,7 @@ class ConnectingTests(NetworkCase):
         self.world.run_for(2)
         self.successResultOf(done)
 
-    def test_cancelling_an_attempt(self):
+    def test_cancelling_an_attempt(self) -> None:
         self.network.partition(self.worker, self.core)
         done = self.connect()
         self.world.run_for(1)
@@ -169,11 +175,11 @@ class ConnectingTests(NetworkCase):
         self.assertEqual(self.listener.built, [])
         self.assertEqual(self.worker.reactor.getDelayedCalls(), [])
 
-    def test_a_taken_port(self):
+    def test_a_taken_port(self) -> None:
         self.failureResultOf(self.network.listen(self.core, 8080).listen(Listener()), CannotListenError)
         self.failureResultOf(self.network.listen(self.core, "worker:80").listen(Listener()), CannotListenError)
 
-    def test_two_processes_on_one_machine_share_its_ports(self):
+    def test_two_processes_on_one_machine_share_its_ports(self) -> None:
         second = self.world.node("second", ip=self.core.ip)
         self.failureResultOf(self.network.listen(second, 8080).listen(Listener()), CannotListenError)
         self.core.crash()
@@ -184,8 +190,8 @@ class ConnectingTests(NetworkCase):
         self.successResultOf(done)
         self.assertEqual(len(listener.built), 1)
 
-    def test_a_closed_port(self):
-        port = self.successResultOf(self.network.listen(self.core, 0).listen(Listener()))
+    def test_a_closed_port(self) -> None:
+        port: Any = self.successResultOf(self.network.listen(self.core, 0).listen(Listener()))
         verifyObject(IListeningPort, port)
         number = port.getHost().port
         self.assertGreater(number, 0)
@@ -196,7 +202,7 @@ class ConnectingTests(NetworkCase):
         self.world.run_for(1)
         self.failureResultOf(done, ConnectionRefusedError)
 
-    def test_the_kernel_of_a_paused_process_accepts(self):
+    def test_the_kernel_of_a_paused_process_accepts(self) -> None:
         self.core.pause()
         done = self.connect()
         self.world.run_for(60)
@@ -208,8 +214,8 @@ class ConnectingTests(NetworkCase):
         self.world.run_for(1)
         self.assertEqual(self.listener.built[0].received, b"hello")
 
-    def test_a_server_that_builds_no_protocol(self):
-        self.listener.buildProtocol = lambda addr: None
+    def test_a_server_that_builds_no_protocol(self) -> None:
+        self.listener.refuses = True
         done = self.connect()
         self.world.run_for(1)
         self.assertIs(self.successResultOf(done).reason, ConnectionLost)
@@ -218,7 +224,7 @@ class ConnectingTests(NetworkCase):
 class StreamTests(NetworkCase):
     link = Link(split=0.5, merge=0.5)
 
-    def test_order_is_kept_and_chunks_are_not(self):
+    def test_order_is_kept_and_chunks_are_not(self) -> None:
         done = self.connect()
         self.world.run_for(0.1)
         client, server = self.successResultOf(done), self.listener.built[0]
@@ -234,7 +240,7 @@ class StreamTests(NetworkCase):
 
 
 class ClosingTests(NetworkCase):
-    def test_what_was_written_arrives_before_the_close(self):
+    def test_what_was_written_arrives_before_the_close(self) -> None:
         client, server = self.pair()
         client.transport.write(b"x" * 500_000)
         client.transport.loseConnection()
@@ -245,7 +251,7 @@ class ClosingTests(NetworkCase):
         self.assertEqual(self.network.connections, {})
         self.assertFalse(client.transport.connected)
 
-    def test_abort(self):
+    def test_abort(self) -> None:
         client, server = self.pair()
         client.transport.write(b"lost")
         client.transport.abortConnection()
@@ -254,7 +260,7 @@ class ClosingTests(NetworkCase):
         self.assertEqual((client.reason, server.reason), (ConnectionAborted, ConnectionLost))
         self.assertEqual(server.received, b"")
 
-    def test_writing_to_a_closed_peer(self):
+    def test_writing_to_a_closed_peer(self) -> None:
         client, server = self.pair()
         server.transport.loseConnection()
         client.transport.write(b"into the void")
@@ -263,11 +269,11 @@ class ClosingTests(NetworkCase):
         self.world.run_for(1)
         self.assertEqual((client.reason, server.reason), (ConnectionDone, ConnectionDone))
 
-    def test_a_protocol_that_raises_loses_its_connection(self):
+    def test_a_protocol_that_raises_loses_its_connection(self) -> None:
         client, server = self.pair()
         self.world.errors.expect(ValueError)
 
-        def broken(data):
+        def broken(data: bytes) -> None:
             raise ValueError("cannot")
 
         server.dataReceived = broken
@@ -278,7 +284,7 @@ class ClosingTests(NetworkCase):
 
 
 class FaultTests(NetworkCase):
-    def test_the_peer_of_a_killed_process_sees_a_reset(self):
+    def test_the_peer_of_a_killed_process_sees_a_reset(self) -> None:
         client, server = self.pair()
         server.transport.write(b"never left the process")
         self.core.crash()
@@ -287,7 +293,7 @@ class FaultTests(NetworkCase):
         self.assertEqual((client.reason, client.received), (ConnectionLost, b""))
         self.assertIsNone(server.reason)
 
-    def test_or_an_orderly_close(self):
+    def test_or_an_orderly_close(self) -> None:
         client, server = self.pair()
         server.transport.write(b"sent")
         self.world.run_for(0)
@@ -295,7 +301,7 @@ class FaultTests(NetworkCase):
         self.world.run_for(1)
         self.assertEqual((client.reason, client.received), (ConnectionDone, b"sent"))
 
-    def test_or_nothing_until_the_machine_is_back(self):
+    def test_or_nothing_until_the_machine_is_back(self) -> None:
         client, server = self.pair()
         self.core.crash(CrashKind.SILENT)
         self.world.run_for(3_600)
@@ -306,7 +312,7 @@ class FaultTests(NetworkCase):
         self.world.run_for(1)
         self.assertIs(client.reason, ConnectionLost)
 
-    def test_a_cut_resets_both_in_mid_stream(self):
+    def test_a_cut_resets_both_in_mid_stream(self) -> None:
         got = set()
         for _ in range(10):
             client, server = self.pair()
@@ -319,7 +325,7 @@ class FaultTests(NetworkCase):
             got.add(len(server.received))
         self.assertGreater(len(got), 5)
 
-    def test_half_open(self):
+    def test_half_open(self) -> None:
         client, server = self.pair()
         self.network.half_open(self.connection(), self.worker)
         self.world.run_for(1)
@@ -334,7 +340,7 @@ class FaultTests(NetworkCase):
         self.assertIs(server.reason, ConnectionAborted)
         self.assertEqual(self.network.connections, {})
 
-    def test_a_partition_holds_bytes_back_one_way(self):
+    def test_a_partition_holds_bytes_back_one_way(self) -> None:
         client, server = self.pair()
         self.network.partition(self.worker, self.core, "to")
         client.transport.write(b"up")
@@ -345,7 +351,7 @@ class FaultTests(NetworkCase):
         self.world.run_for(1)
         self.assertEqual(server.received, b"up")
 
-    def test_isolation(self):
+    def test_isolation(self) -> None:
         client, server = self.pair()
         self.network.isolate(self.core)
         client.transport.write(b"up")
@@ -357,7 +363,7 @@ class FaultTests(NetworkCase):
         self.world.run_for(1)
         self.assertEqual(server.received, b"up")
 
-    def test_a_stall_releases_in_order(self):
+    def test_a_stall_releases_in_order(self) -> None:
         client, server = self.pair()
         self.network.stall(self.connection(), toward=self.core)
         for number in range(10):
@@ -369,7 +375,7 @@ class FaultTests(NetworkCase):
         self.world.run_for(1)
         self.assertEqual(server.received, b"0123456789")
 
-    def test_a_close_behind_a_stall_waits_for_it(self):
+    def test_a_close_behind_a_stall_waits_for_it(self) -> None:
         client, server = self.pair()
         self.network.stall(self.connection())
         client.transport.write(b"bye")
@@ -380,7 +386,7 @@ class FaultTests(NetworkCase):
         self.world.run_for(1)
         self.assertEqual((server.received, server.reason), (b"bye", ConnectionDone))
 
-    def test_a_reader_that_does_not_read_learns_of_a_reset_when_it_writes(self):
+    def test_a_reader_that_does_not_read_learns_of_a_reset_when_it_writes(self) -> None:
         client, server = self.pair()
         server.transport.pauseProducing()
         client.transport.abortConnection()
@@ -390,7 +396,7 @@ class FaultTests(NetworkCase):
         self.world.run_for(1)
         self.assertIs(server.reason, ConnectionLost)
 
-    def test_a_closing_end_whose_peer_does_not_read_ends_with_its_reset(self):
+    def test_a_closing_end_whose_peer_does_not_read_ends_with_its_reset(self) -> None:
         client, server = self.pair()
         server.transport.pauseProducing()
         client.transport.write(b"x" * 1_000_000)
@@ -403,7 +409,7 @@ class FaultTests(NetworkCase):
 
 
 class BackPressureTests(NetworkCase):
-    def test_a_slow_reader_pauses_the_producer(self):
+    def test_a_slow_reader_pauses_the_producer(self) -> None:
         client, server = self.pair()
         client.transport.pauseProducing()
         producer = FloodProducer(server.transport, 1_000_000)
@@ -419,7 +425,7 @@ class BackPressureTests(NetworkCase):
         self.assertEqual((producer.left, len(client.received)), (0, 1_000_000))
         self.assertGreater(producer.pauses, 5)
 
-    def test_a_paused_or_partitioned_node_does_too(self):
+    def test_a_paused_or_partitioned_node_does_too(self) -> None:
         for hinder, free in (
             (self.worker.pause, self.worker.resume),
             (lambda: self.network.partition(self.core, self.worker), self.network.heal),
@@ -435,7 +441,7 @@ class BackPressureTests(NetworkCase):
             self.world.run_for(60)
             self.assertEqual(len(client.received), 1_000_000)
 
-    def test_a_close_waits_for_a_paused_producer(self):
+    def test_a_close_waits_for_a_paused_producer(self) -> None:
         client, server = self.pair()
         producer = FloodProducer(server.transport, 500_000)
         server.transport.registerProducer(producer, True)
@@ -444,7 +450,7 @@ class BackPressureTests(NetworkCase):
         self.world.run_for(60)
         self.assertEqual((len(client.received), client.reason), (500_000, ConnectionDone))
 
-    def test_a_producer_is_stopped_with_its_connection(self):
+    def test_a_producer_is_stopped_with_its_connection(self) -> None:
         client, server = self.pair()
         client.transport.pauseProducing()
         producer = FloodProducer(server.transport, 1_000_000)
@@ -457,11 +463,11 @@ class BackPressureTests(NetworkCase):
 
 
 class ClientServiceTests(NetworkCase):
-    def test_it_reconnects_with_seeded_backoff(self):
+    def test_it_reconnects_with_seeded_backoff(self) -> None:
         rng = self.world.derive_rng("jitter")
         made = []
 
-        def build(node):
+        def build(node: SimNode) -> ClientService:
             service = ClientService(
                 self.network.connect(node, "core:8080"),
                 Listener(),

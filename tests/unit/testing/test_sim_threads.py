@@ -1,48 +1,52 @@
+from collections.abc import Callable
+from typing import Any
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from dsched.testing.sim_threads import Crash, FailAfter, FailBefore, Hang
+from dsched.testing.sim_node import SimNode
+from dsched.testing.sim_threads import Crash, FailAfter, FailBefore, Hang, SimThreads, ThreadFault
 from dsched.testing.world import SimWorld
 
 
 class SimThreadsTests(SynchronousTestCase):
-    def setUp(self):
+    def setUp(self) -> None:
         self.world = SimWorld(3)
         self.addCleanup(self.world.close)
         self.node = self.world.node("core")
         self.threads = self.world.threads(self.node, "store")
-        self.rows = []
+        self.rows: list[int] = []
 
-    def write(self, row):
+    def write(self, row: int) -> int:
         self.rows.append(row)
         return row
 
-    def fault(self, fault, at=1):
+    def fault(self, fault: ThreadFault, at: int = 1) -> None:
         self.threads.hooks.append(lambda call: fault if call.number == at else None)
 
-    def test_it_runs_at_once_and_answers_later(self):
+    def test_it_runs_at_once_and_answers_later(self) -> None:
         done = self.threads.run(self.write, 1)
         self.assertEqual(self.rows, [1])
         self.assertNoResult(done)
         self.world.run_for(1)
         self.assertEqual(self.successResultOf(done), 1)
 
-    def test_an_exception_is_the_callers(self):
+    def test_an_exception_is_the_callers(self) -> None:
         done = self.threads.run(int, "x")
         self.world.run_for(1)
         self.failureResultOf(done, ValueError)
 
-    def test_one_thread_runs_one_call_after_another(self):
-        ends = []
+    def test_one_thread_runs_one_call_after_another(self) -> None:
+        ends: list[Any] = []
         for number in range(5):
             self.threads.run(self.write, number).addCallback(ends.append)
         self.assertEqual(self.rows, [0])
         self.world.run_for(1)
         self.assertEqual((self.rows, ends), ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4]))
 
-    def test_several_threads_answer_in_any_order(self):
+    def test_several_threads_answer_in_any_order(self) -> None:
         pool = self.world.threads(self.node, "jobs", size=8)
-        ends = []
+        ends: list[Any] = []
         for number in range(8):
             pool.run(self.write, number).addCallback(ends.append)
         self.assertEqual(len(self.rows), 8)
@@ -50,21 +54,21 @@ class SimThreadsTests(SynchronousTestCase):
         self.assertEqual(sorted(ends), list(range(8)))
         self.assertNotEqual(ends, list(range(8)))
 
-    def test_failing_before_does_nothing(self):
+    def test_failing_before_does_nothing(self) -> None:
         self.fault(FailBefore(OSError("gone away")))
         done = self.threads.run(self.write, 1)
         self.world.run_for(1)
         self.failureResultOf(done, OSError)
         self.assertEqual(self.rows, [])
 
-    def test_failing_after_has_done_it(self):
+    def test_failing_after_has_done_it(self) -> None:
         self.fault(FailAfter(OSError("answer lost")))
         done = self.threads.run(self.write, 1)
         self.world.run_for(1)
         self.failureResultOf(done, OSError)
         self.assertEqual(self.rows, [1])
 
-    def test_hanging_holds_the_thread(self):
+    def test_hanging_holds_the_thread(self) -> None:
         for before in (False, True):
             self.rows.clear()
             self.fault(Hang(30, before=before), at=self.threads.calls + 1)
@@ -76,24 +80,24 @@ class SimThreadsTests(SynchronousTestCase):
             self.assertEqual(self.successResultOf(first), 1)
             self.assertEqual(self.successResultOf(second), 2)
 
-    def test_a_hang_may_last_for_ever(self):
+    def test_a_hang_may_last_for_ever(self) -> None:
         self.fault(Hang(float("inf")))
         done = self.threads.run(self.write, 1)
         self.world.run_for(1e6)
         self.assertNoResult(done)
 
-    def test_crash_before_and_after(self):
+    def test_crash_before_and_after(self) -> None:
         for before in (True, False):
             self.rows.clear()
-            ends = []
+            ends: list[Any] = []
 
-            async def commit(threads, ends=ends):
+            async def commit(threads: SimThreads, ends: list[Any] = ends) -> None:
                 try:
                     ends.append(await threads.run(self.write, 1))
                 finally:
                     ends.append("clean-up")
 
-            def build(node, commit=commit, before=before):
+            def build(node: SimNode, commit: Callable[..., Any] = commit, before: bool = before) -> None:
                 threads = self.world.threads(node, "store")
                 threads.hooks.append(lambda call: Crash(before=before))
                 Deferred.fromCoroutine(commit(threads))
@@ -103,7 +107,7 @@ class SimThreadsTests(SynchronousTestCase):
             self.assertFalse(self.node.alive)
             self.assertEqual((self.rows, ends), ([] if before else [1], []))
 
-    def test_a_crash_takes_what_waits_for_a_thread(self):
+    def test_a_crash_takes_what_waits_for_a_thread(self) -> None:
         self.threads.run(self.write, 1)
         self.threads.run(self.write, 2)
         self.node.crash()
@@ -111,7 +115,7 @@ class SimThreadsTests(SynchronousTestCase):
         self.world.run_for(60)
         self.assertEqual(self.rows, [1])
 
-    def test_a_paused_node_gets_its_answer_late(self):
+    def test_a_paused_node_gets_its_answer_late(self) -> None:
         done = self.threads.run(self.write, 1)
         self.node.pause(20)
         self.world.run_for(19)

@@ -3,29 +3,56 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from twisted.application.internet import ClientService, backoffPolicy
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.protocols.basic import LineReceiver
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dsched.clock import Clock
-from dsched.testing.sim_node import CrashKind
-from dsched.testing.sim_threads import FailAfter, Hang
+from dsched.testing.sim_node import CrashKind, SimNode
+from dsched.testing.sim_threads import FailAfter, Hang, SimThreads, ThreadFault
 from dsched.testing.world import SimWorld
+
+
+class Server(Factory["ServerLine"]):
+    """What the server's protocols share."""
+
+    noisy = False
+
+    def __init__(self, rows: list[bytes], threads: SimThreads) -> None:
+        self.rows = rows
+        self.threads = threads
+        self.protocol = ServerLine
+
+
+class Client(Factory["ClientLine"]):
+    """What the client's protocols share."""
+
+    noisy = False
+
+    def __init__(self, name: str, clock: Clock, answers: list[bytes]) -> None:
+        self.name = name.encode()
+        self.clock = clock
+        self.answers = answers
+        self.protocol = ClientLine
 
 
 class ServerLine(LineReceiver):
     """Stores each line in a thread and answers when that is done."""
 
     delimiter = b"\n"
+    factory: Server
 
-    def lineReceived(self, line):
+    def lineReceived(self, line: bytes) -> None:
         Deferred.fromCoroutine(self.store(line))
 
-    async def store(self, line):
+    async def store(self, line: bytes) -> None:
         try:
             await self.factory.threads.run(self.factory.rows.append, line)
         except OSError:
@@ -37,42 +64,36 @@ class ClientLine(LineReceiver):
     """Says something now and then, and counts the answers."""
 
     delimiter = b"\n"
+    factory: Client
 
-    def connectionMade(self):
+    def connectionMade(self) -> None:
         self.loop = self.factory.clock.every(5, self.say, name="say", at_once=True)
 
-    def say(self):
+    def say(self) -> None:
         self.sendLine(self.factory.name + b" %d" % self.factory.clock.wall_ms())
 
-    def lineReceived(self, line):
+    def lineReceived(self, line: bytes) -> None:
         self.factory.answers.append(line)
 
-    def connectionLost(self, reason):
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.loop.stop()
         reason.trap(ConnectionDone, ConnectionLost)
 
 
-def server_on(world, rows):
-    def build(node):
-        factory = Factory.forProtocol(ServerLine)
-        factory.noisy = False
-        factory.rows = rows
-        factory.threads = world.threads(node, "store")
+def server_on(world: SimWorld, rows: list[bytes]) -> Callable[[SimNode], None]:
+    def build(node: SimNode) -> None:
+        factory = Server(rows, world.threads(node, "store"))
         draw = world.derive_rng(f"faults {node.lives}")
-        faults = [FailAfter(OSError("answer lost")), Hang(3), None, None, None]
+        faults: list[ThreadFault | None] = [FailAfter(OSError("answer lost")), Hang(3), None, None, None]
         factory.threads.hooks.append(lambda call: draw.choice(faults))
         world.network.listen(node, 8080).listen(factory)
 
     return build
 
 
-def client_on(world, answers):
-    def build(node):
-        factory = Factory.forProtocol(ClientLine)
-        factory.noisy = False
-        factory.clock = Clock(node.reactor, wall=node.wall.seconds)
-        factory.name = node.name.encode()
-        factory.answers = answers
+def client_on(world: SimWorld, answers: list[bytes]) -> Callable[[SimNode], ClientService]:
+    def build(node: SimNode) -> ClientService:
+        factory = Client(node.name, Clock(node.reactor, wall=node.wall.seconds), answers)
         jitter = world.derive_rng(f"jitter {node.name} {node.lives}").random
         policy = backoffPolicy(0.5, 30.0, 2.0, jitter=jitter)
         endpoint = world.network.connect(node, "core:8080", timeout_s=5)
@@ -83,18 +104,17 @@ def client_on(world, answers):
     return build
 
 
-def one_fault(world, core, workers):
+def one_fault(world: SimWorld, nodes: list[SimNode], builds: dict[str, Callable[[SimNode], Any]]) -> None:
     rng = world.rng
-    node = rng.choice([core, *workers])
+    node = rng.choice(nodes)
     kind = rng.randrange(6)
     if kind == 0:
         node.crash(rng.choice(list(CrashKind)))
-        rebuild = server_on(world, world.rows) if node is core else client_on(world, world.answers)
-        world.reactor.callLater(rng.uniform(0, 60), lambda: node.alive or node.start(rebuild))
+        world.reactor.callLater(rng.uniform(0, 60), lambda: node.alive or node.start(builds[node.name]))
     elif kind == 1:
         node.pause(rng.uniform(0.1, 120))
     elif kind == 2:
-        world.network.partition(core, rng.choice(workers), rng.choice(["both", "to", "from"]))
+        world.network.partition(nodes[0], rng.choice(nodes[1:]), rng.choice(["both", "to", "from"]))
         world.reactor.callLater(rng.uniform(1, 90), world.network.heal)
     elif kind == 3:
         node.wall.step(rng.choice([-3_600_000, -1_000, 1_000, 86_400_000]))
@@ -103,47 +123,47 @@ def one_fault(world, core, workers):
         world.network.cut(connection) if kind == 4 else world.network.half_open(connection, connection.client.node)
 
 
-def storm(seed, hours=1.0):
+def storm(seed: int, hours: float = 1.0) -> tuple[str, int, int]:
     """Run a core and three workers through faults; return the digest, the rows stored and the steps."""
     with SimWorld(seed) as world:
-        world.rows, world.answers = [], []
-        core = world.node("core")
-        workers = [world.node(f"w{number}", skew_ms=number * 1_000) for number in range(3)]
-        core.start(server_on(world, world.rows))
-        for worker in workers:
-            worker.start(client_on(world, world.answers))
+        rows: list[bytes] = []
+        nodes = [world.node("core"), *(world.node(f"w{number}", skew_ms=number * 1_000) for number in range(3))]
+        builds: dict[str, Callable[[SimNode], Any]] = {node.name: client_on(world, []) for node in nodes}
+        builds["core"] = server_on(world, rows)
+        for node in nodes:
+            node.start(builds[node.name])
         for number in range(int(hours * 40)):
-            world.reactor.callLater((number + 1) * 90, one_fault, world, core, workers)
+            world.reactor.callLater((number + 1) * 90, one_fault, world, nodes, builds)
         world.run_for(hours * 3_600)
-        return world.trace.digest(), len(world.rows), world.reactor.steps
+        return world.trace.digest(), len(rows), world.reactor.steps
 
 
 class StormTests(SynchronousTestCase):
-    def test_same_seed_same_run(self):
+    def test_same_seed_same_run(self) -> None:
         first, second, other = storm(1), storm(1), storm(2)
         self.assertEqual(first, second)
         self.assertNotEqual(first[0], other[0])
         self.assertGreater(min(first[1], other[1]), 500)
 
-    def test_other_processes_with_other_hashes_agree(self):
-        def digests(hash_seed):
+    def test_other_processes_with_other_hashes_agree(self) -> None:
+        def digests(hash_seed: str) -> str:
             environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-            command = [sys.executable, __file__, *map(str, range(8))]
+            command = [sys.executable, __file__, *map(str, range(50))]
             return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
         first = digests("1")
-        self.assertEqual(len(set(first.split())), 8)
+        self.assertEqual(len(set(first.split())), 50)
         self.assertEqual(first, digests("2"))
 
 
 class WorldTests(SynchronousTestCase):
-    def test_a_broken_invariant_ends_the_run_with_its_story(self):
+    def test_a_broken_invariant_ends_the_run_with_its_story(self) -> None:
         with SimWorld(5, replay="make replay SEED=5") as world:
             node = world.node("core")
-            seen = []
+            seen: list[int] = []
             node.reactor.callLater(3, seen.append, 1)
 
-            def invariant():
+            def invariant() -> None:
                 assert not seen, "I2"
 
             world.invariants.append(invariant)
@@ -152,15 +172,15 @@ class WorldTests(SynchronousTestCase):
             self.assertIn("make replay SEED=5", error.__notes__[0])
             world.invariants.remove(invariant)
 
-    def test_run_until(self):
+    def test_run_until(self) -> None:
         with SimWorld(5) as world:
-            seen = []
+            seen: list[int] = []
             world.node("core").reactor.callLater(3, seen.append, 1)
             world.run_until(lambda: bool(seen), 10)
             self.assertEqual(world.reactor.seconds(), 3.0)
             self.assertRaises(AssertionError, world.run_until, lambda: len(seen) > 1, 10)
 
-    def test_names_are_unique(self):
+    def test_names_are_unique(self) -> None:
         with SimWorld(5) as world:
             world.node("core")
             self.assertRaises(ValueError, world.node, "core")
@@ -168,4 +188,4 @@ class WorldTests(SynchronousTestCase):
 
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
-        sys.stdout.write(storm(int(argument))[0] + "\n")
+        sys.stdout.write(storm(int(argument), hours=0.1)[0] + "\n")
