@@ -4,6 +4,7 @@
 `error` at the end (or none) are the same as if the whole stream had been fed at once.
 """
 
+from struct import Struct
 from typing import NamedTuple
 
 from dsched.errors import ProtocolError
@@ -12,8 +13,9 @@ from dsched.wire.header import FAIL, HEADER, HEADER_SIZE, MAGIC, MAX_BODY, SUCCE
 __all__ = ["Frame", "FrameDecoder", "encode_frame"]
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
+_PREFIX = _MAGIC_BYTES + bytes([VERSION])
 _pack = HEADER.pack
-_unpack_from = HEADER.unpack_from
+_unpack_from = Struct(">5sBBi").unpack_from  # The header again, with magic and version as one thing to compare.
 
 
 class Frame(NamedTuple):
@@ -81,14 +83,15 @@ class FrameDecoder:
         append = frames.append
         position = 0
         size = len(data)
+        last_header = size - HEADER_SIZE
         judged = self._judged
         max_body = self.max_body
-        while position + HEADER_SIZE <= size and len(frames) != limit:
-            magic, version, kind, status, length = _unpack_from(data, position)
-            if not judged:
-                good = magic == MAGIC and version == VERSION and SUCCESS <= status <= FAIL and 0 <= length <= max_body
-                if not good:
-                    break
+        while position <= last_header and len(frames) != limit:
+            prefix, kind, status, length = _unpack_from(data, position)
+            good = prefix == _PREFIX and 0 < status <= FAIL and 0 <= length <= max_body
+            if not good and not (judged and position == 0):
+                judged = False
+                break
             start = position + HEADER_SIZE
             end = start + length
             if end > size:
@@ -96,7 +99,8 @@ class FrameDecoder:
                 break
             append(_new_frame(Frame, (kind, status, data[start:end])))
             position = end
-            judged = False
+        else:
+            judged = judged and position == 0
         if position == size:
             self._judged = False
             self._needed = HEADER_SIZE
@@ -110,7 +114,7 @@ class FrameDecoder:
         self._judged = judged
         self._needed = HEADER_SIZE
         if judged:
-            self._needed += _unpack_from(rest)[4]
+            self._needed += _unpack_from(rest)[3]
         elif is_full:
             # The next header is judged when its turn comes, by the limit in force then.
             self._needed = 0
