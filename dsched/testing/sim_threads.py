@@ -75,7 +75,7 @@ class _Job:
 
 
 class SimThreads:
-    """Stands in for a pool of `size` threads of one life of a node.
+    """Stands in for a pool of `size` threads of one life of a node; what is asked before `start` waits for it.
 
     A call runs synchronously as soon as a thread is free (at once, as a rule), and its Deferred fires `delay_s`
     later, drawn from the range, so that other events come between any two calls. Cancelling the Deferred does not
@@ -99,7 +99,9 @@ class SimThreads:
         self._owner = node.reactor
         self._rng = rng
         self._trace = trace
-        self._free = size
+        self._free = 0
+        self._size = size
+        self._stopped = False
         self._delay_s = delay_s
         self._queue: deque[_Job] = deque()
         if self._owner.alive:
@@ -108,9 +110,20 @@ class SimThreads:
     def run(self, function: Callable[..., _T], *args: Any) -> Deferred[_T]:
         """Run `function(*args)` in a thread; the Deferred gives its result or its exception."""
         done: Deferred[_T] = Deferred()
-        self._queue.append(_Job(function, args, done))
-        self._start_waiting()
+        if not self._stopped:
+            self._queue.append(_Job(function, args, done))
+            self._start_waiting()
         return done
+
+    def start(self) -> None:
+        """Begin to take work; idempotent."""
+        if not self._stopped:
+            self._free, self._size = self._free + self._size, 0
+            self._start_waiting()
+
+    def stop(self) -> None:
+        """Take nothing new: later calls are never answered, as with a pool that has ended. What was asked still runs."""
+        self._stopped = True
 
     def life_ended(self, kind: CrashKind) -> None:
         """The process is gone; what waits for a thread never runs."""

@@ -91,7 +91,7 @@ class SimWorld:
     def threads(
         self, node: SimNode, name: str = "threads", *, size: int = 1, delay_s: tuple[float, float] = (0.0002, 0.01)
     ) -> SimThreads:
-        """Return a pool of simulated threads for the present life of `node`."""
+        """Return a pool of simulated threads for the present life of `node`, not yet started."""
         rng = self.derive_rng(f"{node.name}/{node.lives}/{name}")
         return SimThreads(node, rng, self.trace, name=name, size=size, delay_s=delay_s)
 

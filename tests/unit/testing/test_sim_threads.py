@@ -4,6 +4,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from dsched.core.threads import Threads
 from dsched.testing.sim_node import SimNode
 from dsched.testing.sim_threads import Crash, FailAfter, FailBefore, Hang, SimThreads, ThreadFault
 from dsched.testing.world import SimWorld
@@ -15,6 +16,7 @@ class SimThreadsTests(SynchronousTestCase):
         self.addCleanup(self.world.close)
         self.node = self.world.node("core")
         self.threads = self.world.threads(self.node, "store")
+        self.threads.start()
         self.rows: list[int] = []
 
     def write(self, row: int) -> int:
@@ -46,6 +48,7 @@ class SimThreadsTests(SynchronousTestCase):
 
     def test_several_threads_answer_in_any_order(self) -> None:
         pool = self.world.threads(self.node, "jobs", size=8)
+        pool.start()
         ends: list[Any] = []
         for number in range(8):
             pool.run(self.write, number).addCallback(ends.append)
@@ -53,6 +56,21 @@ class SimThreadsTests(SynchronousTestCase):
         self.world.run_for(1)
         self.assertEqual(sorted(ends), list(range(8)))
         self.assertNotEqual(ends, list(range(8)))
+
+    def test_it_is_the_cores_pool_of_threads(self) -> None:
+        pool: Threads = self.world.threads(self.node, "writer")
+        early = pool.run(self.write, 1)
+        self.world.run_for(1)
+        self.assertEqual(self.rows, [])
+        pool.start()
+        pool.start()
+        second = pool.run(self.write, 2)
+        pool.stop()
+        late = pool.run(self.write, 3)
+        self.world.run_for(1)
+        self.assertEqual((self.successResultOf(early), self.successResultOf(second)), (1, 2))
+        self.assertNoResult(late)
+        self.assertEqual(self.rows, [1, 2])
 
     def test_failing_before_does_nothing(self) -> None:
         self.fault(FailBefore(OSError("gone away")))
@@ -100,6 +118,7 @@ class SimThreadsTests(SynchronousTestCase):
             def build(node: SimNode, commit: Callable[..., Any] = commit, before: bool = before) -> None:
                 threads = self.world.threads(node, "store")
                 threads.hooks.append(lambda call: Crash(before=before))
+                threads.start()
                 Deferred.fromCoroutine(commit(threads))
 
             self.node.start(build)

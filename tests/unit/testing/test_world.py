@@ -86,6 +86,7 @@ def server_on(world: SimWorld, rows: list[bytes]) -> Callable[[SimNode], None]:
         draw = world.derive_rng(f"faults {node.lives}")
         faults: list[ThreadFault | None] = [FailAfter(OSError("answer lost")), Hang(3), None, None, None]
         factory.threads.hooks.append(lambda call: draw.choice(faults))
+        factory.threads.start()
         world.network.listen(node, 8080).listen(factory)
 
     return build
