@@ -122,7 +122,7 @@ class SimThreads:
             self._start_waiting()
 
     def stop(self) -> None:
-        """Take nothing new: later calls are never answered, as with a pool that has ended. What was asked still runs."""
+        """Take nothing new: later calls are never answered, as by an ended pool. What was asked still runs."""
         self._stopped = True
 
     def life_ended(self, kind: CrashKind) -> None:
