@@ -19,7 +19,7 @@ __all__ = ["Clock", "Loop"]
 
 
 class Loop:
-    """A periodic call that survives its own errors: a failure is logged and counted, the next tick comes all the same."""
+    """A periodic call that survives its own errors: a failure is logged and counted, and the next tick comes."""
 
     log = Logger()
 
@@ -92,6 +92,10 @@ class Clock:
             self._calls.discard(call)
             if call.active():
                 call.cancel()
+
+    def is_pending(self, call: IDelayedCall) -> bool:
+        """Tell whether a call made by `call_later` has neither run nor been cancelled."""
+        return call in self._calls
 
     def sleep(self, delay_s: float) -> Deferred[None]:
         """Return a Deferred that fires after `delay_s`; cancelling it cancels the timer."""

@@ -90,7 +90,8 @@ class NotLeader(DschedError):
 
 
 class StoreUnavailable(DschedError):
-    """The store did not answer, or its answer was lost: the fate of the request is unknown; repeat with the same key."""
+    """The store did not answer, or its answer was lost: the fate of the request is unknown; repeat with the same
+    key."""
 
     code = "store_unavailable"
 

@@ -42,9 +42,7 @@ class CoreApi(Protocol):
     async def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List runs, newest first: `{"items", "next"}`. Filters: `job`, `status`, `group`."""
 
-    async def tasks(
-        self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]
-    ) -> dict[str, Any]:
+    async def tasks(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List the tasks of a run by shard item: `{"items", "next"}`. Filters: `status`, `worker`."""
 
     async def task(self, task_id: str) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from dsched.store.interface import Store
 __all__ = ["Journal"]
 
 RENEW_S = 3.0
+SLOW_S = 2.0
+"""A commit that takes longer counts as a store that is away: nothing more is decided on top of it."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _PAGE = 1000
@@ -31,8 +33,8 @@ _PAGE = 1000
 class Journal:
     """Commits what one engine decides, for one term.
 
-    `act` runs effects; `lost` is called once when this term must end; `away` tells when the store goes (True) and when it
-    is back (False), while which nothing may be decided.
+    `act` runs effects; `lost` is called once when this term must end; `away` tells when the store goes (True) and
+    when it is back (False), while which nothing may be decided.
     """
 
     log = Logger()
@@ -122,11 +124,15 @@ class Journal:
     async def _commit(self, batch: Batch) -> None:
         """Store `batch`, however long that takes; raises `BatchRefused` or `EpochLost`."""
         while True:
+            watch = self._clock.call_later(SLOW_S, self._set_away, True)
             try:
                 await self._writer.run(self._store.commit, batch)
             except StoreUnavailable as error:
+                self._clock.cancel(watch)
                 if not await self._find_out(batch, error):
                     continue
+            finally:
+                self._clock.cancel(watch)
             self._committed_at_s = self._clock.monotonic()
             self.batches += 1
             self._set_away(False)
@@ -146,7 +152,7 @@ class Journal:
                 continue
             if leader.epoch != batch.epoch or leader.batch not in (batch.number, batch.number - 1):
                 raise EpochLost(f"epoch {leader.epoch} leads, batch {leader.batch}; this was {batch.epoch}")
-            return leader.batch == batch.number
+            return bool(leader.batch == batch.number)
         raise EpochLost("the term has ended")
 
     def _set_away(self, away: bool) -> None:
@@ -178,7 +184,8 @@ class Journal:
         for run_id in part.run_ids():
             runs[run_id] = (await self._reader.run(self._store.run, run_id), await self._tasks_of(run_id))
         batch = part.batch
-        names = {row.name for row in (*batch.jobs_new, *batch.jobs_set, *batch.dues)} | set(batch.jobs_gone)
+        names = {row.name for row in (*batch.jobs_new, *batch.jobs_set)} | {due.name for due in batch.dues}
+        names |= set(batch.jobs_gone)
         jobs = {name: await self._reader.run(self._store.job, name) for name in sorted(names)}
         self._engine.refused(part, error, runs, jobs, self._clock.moment())
 

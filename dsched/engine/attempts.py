@@ -83,9 +83,7 @@ class Attempts:
                 newest = newest.older
         return newest
 
-    def _stale(
-        self, session: Session, response: ResponseIn, attempt: Attempt | None, number: int, now: Moment
-    ) -> None:
+    def _stale(self, session: Session, response: ResponseIn, attempt: Attempt | None, number: int, now: Moment) -> None:
         task = attempt.task if attempt is not None else self._state.tasks.get(response.task_id)
         outcome = response.outcome or ("SUCCESS" if response.success else "ERROR")
         if attempt is not None and outcome in ("REJECTED", "CANCELLED"):
@@ -121,7 +119,11 @@ class Attempts:
             self.fail(attempt, Outcome.TIMEOUT, message or "its time was up", now, retryable=True)
         else:
             error = encode(
-                {"type": response.error_type or "Error", "message": message or "", "traceback": response.traceback or ""}
+                {
+                    "type": response.error_type or "Error",
+                    "message": message or "",
+                    "traceback": response.traceback or "",
+                }
             ).decode()
             self.fail(
                 attempt, Outcome.ERROR, message or "the handler failed", now, retryable=response.retryable, error=error
@@ -157,7 +159,8 @@ class Attempts:
         self.fail(attempt, Outcome.LOST, text, now, retryable=True)
 
     def give_back(self, attempt: Attempt, outcome: Outcome, message: str, now: Moment) -> None:
-        """End an attempt that never started: the task waits again, nothing is counted, this worker is avoided a while."""
+        """End an attempt that never started: the task waits again, nothing is counted, this worker is avoided a
+        while."""
         task = attempt.task
         self._close(attempt)
         if task.state is TaskState.CANCELLING:
@@ -178,7 +181,14 @@ class Attempts:
         avoid[worker_id] = (now.mono_s + rejection_delay_ms(rejections) / 1000, rejections)
 
     def fail(
-        self, attempt: Attempt, outcome: Outcome, message: str | None, now: Moment, *, retryable: bool, error: str | None = None
+        self,
+        attempt: Attempt,
+        outcome: Outcome,
+        message: str | None,
+        now: Moment,
+        *,
+        retryable: bool,
+        error: str | None = None,
     ) -> None:
         """End an attempt badly: another one if that is allowed, otherwise the task ends."""
         task = attempt.task
@@ -315,5 +325,3 @@ class Attempts:
         run.state = run.final_state()
         run.finished_ms = now.wall_ms
         self._state.touch_run(run)
-
-

@@ -1,8 +1,8 @@
 """Who gets which waiting task, and when.
 
 The owner on the ring comes first, since the shard's data is there. When the owner is full, up to `slots` tasks are held
-for it, each for at most `hold_s`; what exceeds that goes at once to the next worker on the ring with a free slot, and what
-fits nowhere waits in a lane, one first-in-first-out queue per (priority, handler) of a group.
+for it, each for at most `hold_s`; what exceeds that goes at once to the next worker on the ring with a free slot, and
+what fits nowhere waits in a lane, one first-in-first-out queue per (priority, handler) of a group.
 
 One rule keeps this cheap: a lane holds tasks only while no ready worker of the group that offers its handler has credit
 left. So a new task whose lane holds others joins it without a look at any worker.
@@ -23,7 +23,6 @@ from dsched.wire.encoding import decode_any
 from dsched.wire.messages import PlainRequest, Request, encode_request_frame
 
 __all__ = ["Dispatcher", "Group"]
-
 
 
 class Group:

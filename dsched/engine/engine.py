@@ -1,4 +1,5 @@
-"""The engine: one event in, row changes and effects out. Pure and synchronous; the shell owns time, bytes and the store.
+"""The engine: one event in, row changes and effects out. Pure and synchronous; the shell owns time, bytes and the
+store.
 
 Whoever calls an event takes the changes afterwards with `take_batch` and runs the effects once the rows are committed.
 """
@@ -84,7 +85,8 @@ class Engine:
         self.attempts.dispatcher.fill(session, now)
 
     def flushed(self, session_id: int, writable: bool, now: Moment) -> None:
-        """What was sent to a session is with its transport, which takes more or, if not `writable`, must be waited for."""
+        """What was sent to a session is with its transport, which takes more or, if not `writable`, must be waited
+        for."""
         session = self.membership.sessions.get(session_id)
         if session is not None:
             was_blocked = session.is_blocked

@@ -152,12 +152,12 @@ class Firing:
             known = stored[run_id].request_hash or ""
         if known != body_hash:
             raise Conflict(
-                f"key {request.key!r} of job {request.job!r} was used for another body", job=request.job, key=request.key
+                f"key {request.key!r} of job {request.job!r} was used for another body",
+                job=request.job,
+                key=request.key,
             )
 
-    def _request_run(
-        self, request: RunRequest, stored: Mapping[str, RunRow], token: Key, now: Moment
-    ) -> RunRow:
+    def _request_run(self, request: RunRequest, stored: Mapping[str, RunRow], token: Key, now: Moment) -> RunRow:
         job = self._state.jobs[request.job]
         first_job_id = 0
         if request.key is None:
@@ -218,5 +218,3 @@ class Firing:
         self.cancel_run(run, now, "cancelled by request")
         self._state.effects.append(Answer(token, run_row(run), None, run.unit or run.run_id))
         return True
-
-

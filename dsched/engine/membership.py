@@ -1,7 +1,7 @@
 """Workers come, prove that they live, and go: registration, leases, the resume grace, rescue.
 
-Registration reconciles in this order, and nothing of that worker is dispatched or rescued before it is through: apply the
-results it brings; adopt what the same incarnation still runs; close every other open attempt of that id.
+Registration reconciles in this order, and nothing of that worker is dispatched or rescued before it is through: apply
+the results it brings; adopt what the same incarnation still runs; close every other open attempt of that id.
 """
 
 from dsched.engine.attempts import Attempts
@@ -129,9 +129,7 @@ class Membership:
         session.tags, session.handlers = tuple(first.tags), frozenset(resumed.handlers)
         self._settle(session, resumed.running, resumed.results, now)
 
-    def _settle(
-        self, session: Session, running: list[RunningAttempt], results: list[ResponseIn], now: Moment
-    ) -> None:
+    def _settle(self, session: Session, running: list[RunningAttempt], results: list[ResponseIn], now: Moment) -> None:
         inherited = session.all_attempts()
         reported = [result.task_id for result in results]
         for result in results:

@@ -10,7 +10,8 @@ _PRELOAD_COUNT = 10
 class Prefetch:
     """Learns how long the runs of each handler take; only short ones are worth sending ahead of a free slot.
 
-    A moving average per handler: it grows at once with a long run, so that nothing more queues behind one, and sinks slowly.
+    A moving average per handler: it grows at once with a long run, so that nothing more queues behind one, and sinks
+    slowly.
     """
 
     __slots__ = ("_average_ms", "_settings")
@@ -39,7 +40,8 @@ class Prefetch:
 
 
 def preload_keys(templates: tuple[str, ...], item: int) -> list[str]:
-    """Return the keys of shard `item`: `{item}` is replaced, and a template with `{n}` gives one key for n from 0 to 9."""
+    """Return the keys of shard `item`: `{item}` is replaced, and a template with `{n}` gives one key for n from 0 to
+    9."""
     keys = []
     for template in templates:
         template = template.replace("{item}", str(item))

@@ -27,7 +27,8 @@ class SessionState(StrEnum):
 
 
 class Attempt:
-    """One try of a task on one session. `closed` is set once the core has decided how it ended, whatever the worker says.
+    """One try of a task on one session. `closed` is set once the core has decided how it ended, whatever the worker
+    says.
 
     A closed attempt stays with its session, and keeps its slot there, until the worker reports its end. `older` is an
     earlier attempt of the same task on the same session that is still unanswered.
@@ -81,7 +82,15 @@ class Session:
     )
 
     def __init__(
-        self, session_id: int, worker_id: str, incarnation: str | None, *, plain: bool, host: str, now_s: float, wall_ms: int
+        self,
+        session_id: int,
+        worker_id: str,
+        incarnation: str | None,
+        *,
+        plain: bool,
+        host: str,
+        now_s: float,
+        wall_ms: int,
     ) -> None:
         self.session_id = session_id
         self.worker_id = worker_id

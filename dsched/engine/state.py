@@ -81,9 +81,9 @@ class State:
     def take_batch(self, now: Moment, force: bool) -> tuple[Batch | None, list[Effect], dict[str, Key]]:
         """Return all changes since the last call as rows, the effects that depend on them, and the units.
 
-        Without rows there is no batch, unless `force`d, for a renewal. The third value maps run ids to the unit that they
-        must be committed or refused with; other runs stand alone. Runs that have ended leave the memory here: their
-        rows are in this batch.
+        Without rows there is no batch, unless `force`d, for a renewal. The third value maps run ids to the unit that
+        they must be committed or refused with; other runs stand alone. Runs that have ended leave the memory here:
+        their rows are in this batch.
         """
         at_text = timestamp_text(now.wall_ms)
         batch = Batch(self.epoch, self.batch_number + 1, self.ids.last, self.fences.last)

@@ -15,8 +15,8 @@ class Job:
 
     `definition` is the job as people gave it with every default filled in, JSON-ready, in the shape of the HTTP
     interface; `definition_text` is the same as JSON. `params` is compact JSON text. `trigger` calculates dues
-    (`dsched.triggers`). `next_due_ms` is the due that is armed, None when nothing is due any more. `waiting_run` is the id
-    of the last run that the trigger made, for as long as nothing of it was dispatched.
+    (`dsched.triggers`). `next_due_ms` is the due that is armed, None when nothing is due any more. `waiting_run` is
+    the id of the last run that the trigger made, for as long as nothing of it was dispatched.
     """
 
     name: str

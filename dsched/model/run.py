@@ -55,7 +55,8 @@ class Snapshot:
 
 
 class Run:
-    """A run in memory. Times are milliseconds UTC; `params` is compact JSON text; `open` counts tasks not yet terminal."""
+    """A run in memory. Times are milliseconds UTC; `params` is compact JSON text; `open` counts tasks not yet
+    terminal."""
 
     __slots__ = (
         "cancel_requested",

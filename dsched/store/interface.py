@@ -43,7 +43,8 @@ class Store(Protocol):
     url: str
 
     def open(self) -> None:
-        """Connect, and bring the schema up to date under a lock. Refuses a schema newer than this code (`ConfigError`)."""
+        """Connect, and bring the schema up to date under a lock. Refuses a schema newer than this code
+        (`ConfigError`)."""
 
     def close(self) -> None:
         """Close every connection; idempotent."""
@@ -56,8 +57,8 @@ class Store(Protocol):
     def take_leadership(self, seen: LeaderRow, owner: str, address: str, admin_url: str) -> LeaderRow | None:
         """Raise the epoch by one if the row is still as `seen` (same epoch and renewal) and return the new row.
 
-        Returns None when somebody else was faster. `batch` starts again at 0; `last_id` and `last_fence` are kept, raised
-        to the highest stored `job_id` and fence where those are higher.
+        Returns None when somebody else was faster. `batch` starts again at 0; `last_id` and `last_fence` are kept,
+        raised to the highest stored `job_id` and fence where those are higher.
         """
 
     # -- writes
@@ -65,8 +66,9 @@ class Store(Protocol):
     def commit(self, batch: Batch) -> None:
         """Write all of `batch`, or nothing of it.
 
-        Raises `EpochLost` when the leader row is not (`batch.epoch`, `batch.number - 1`); `BatchRefused` when the content is
-        refused: a constraint, a value that cannot be stored, or a row of `*_set` whose version in the store is not the one before.
+        Raises `EpochLost` when the leader row is not (`batch.epoch`, `batch.number - 1`); `BatchRefused` when the
+        content is refused: a constraint, a value that cannot be stored, or a row of `*_set` whose version in the
+        store is not the one before.
         """
 
     # -- reads; each sees committed state only

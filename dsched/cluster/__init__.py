@@ -1,0 +1,1 @@
+"""Decides who leads."""

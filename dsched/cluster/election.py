@@ -1,0 +1,58 @@
+"""Leadership through one row of the store, the same way for one core as for many.
+
+A core takes over at once when the stored owner is its own host and it has bound the stored worker address: the owner
+must be dead then. Any other core takes over when the row has not been renewed for 12 s of its own monotonic clock, so
+that no two clocks are ever compared. Taking over raises the epoch; whatever an older leader still tries is refused.
+"""
+
+from twisted.logger import Logger
+
+from dsched.clock import Clock
+from dsched.core.threads import Threads
+from dsched.model.rows import LeaderRow
+from dsched.store.interface import Store
+
+__all__ = ["StoreElection"]
+
+TAKEOVER_S = 12.0
+LOOK_S = 1.0
+
+
+class StoreElection:
+    """Campaigns for the leader row. The core's worker address must be bound before `campaign` is called."""
+
+    log = Logger()
+
+    def __init__(
+        self, store: Store, writer: Threads, clock: Clock, *, identity: str, address: str, admin_url: str
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._identity = identity
+        self._address = address
+        self._admin_url = admin_url
+
+    async def campaign(self) -> LeaderRow:
+        """Return the leader row once this core leads. Raises `StoreUnavailable`."""
+        seen: LeaderRow | None = None
+        since_s = self._clock.monotonic()
+        while True:
+            row: LeaderRow = await self._writer.run(self._store.leader)
+            now_s = self._clock.monotonic()
+            if seen is None or (row.epoch, row.renewal) != (seen.epoch, seen.renewal):
+                if seen is None and row.epoch and not self._is_own(row):
+                    self.log.info("{address} leads; standing by", address=row.address)
+                seen, since_s = row, now_s
+            if row.epoch == 0 or self._is_own(row) or now_s - since_s >= TAKEOVER_S:
+                taken: LeaderRow | None = await self._writer.run(
+                    self._store.take_leadership, row, self._identity, self._address, self._admin_url
+                )
+                if taken is not None:
+                    return taken
+                seen = None
+                continue
+            await self._clock.sleep(LOOK_S)
+
+    def _is_own(self, row: LeaderRow) -> bool:
+        return row.owner == self._identity and row.address == self._address

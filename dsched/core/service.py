@@ -1,0 +1,343 @@
+"""The core of one process: opens the store, waits for leadership, leads term after term, answers people.
+
+Reads go to the store in a thread of their own and so see committed state only. Whatever changes something goes through
+the engine of the current term.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
+from twisted.logger import Logger
+
+from dsched.clock import Clock
+from dsched.core.peers import Peers
+from dsched.core.term import Term
+from dsched.core.threads import Threads
+from dsched.core.views import job_view, run_view, task_view, worker_view
+from dsched.engine.definition import RunRequest, parse_run_request, parse_run_requests
+from dsched.engine.engine import Engine
+from dsched.engine.firing import job_row
+from dsched.engine.settings import EngineSettings
+from dsched.errors import BatchRefused, Conflict, NotFound, NotLeader, StoreUnavailable
+from dsched.model.ids import requested_run_id
+from dsched.model.rows import LeaderRow, RunRow, TaskRow
+from dsched.model.run import RunState
+from dsched.net.server import WorkerListenerFactory
+from dsched.store.interface import Store
+
+__all__ = ["CoreService", "Election"]
+
+RETRY_S = 1.0
+
+
+class Election(Protocol):
+    """Decides who leads (`dsched.cluster`)."""
+
+    async def campaign(self) -> LeaderRow:
+        """Return the leader row once this core leads; may wait for ever. Cancel the Deferred around it to give up."""
+
+
+class CoreService(Service):
+    """Implements `dsched.core.api.CoreApi`.
+
+    `started` fires when the worker port is open and the store has its schema, or fails with what is wrong; leading may
+    come later. `store_name` is what people are shown.
+    """
+
+    log = Logger()
+    name = "dsched core"
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        store: Store,
+        writer: Threads,
+        reader: Threads,
+        election: Election,
+        endpoint: IStreamServerEndpoint,
+        settings: EngineSettings,
+        rng: random.Random,
+        address: str,
+        admin_url: str,
+        version: str,
+    ) -> None:
+        self.started: Deferred[None] = Deferred()
+        self._clock = clock
+        self._store = store
+        self._writer = writer
+        self._reader = reader
+        self._election = election
+        self._endpoint = endpoint
+        self._settings = settings
+        self._rng = rng
+        self._address = address
+        self._admin_url = admin_url
+        self._version = version
+        self._peers = Peers(clock)
+        self._factory = WorkerListenerFactory(self._peers, clock)
+        self._port: IListeningPort | None = None
+        self._life: Deferred[None] | None = None
+        self._term: Term | None = None
+        self._leader = LeaderRow(0, 0, 0, "", "", "", 0, 0)
+        self._began_s = 0.0
+
+    # -- life
+
+    def startService(self) -> None:
+        """Begin to serve; see `started`."""
+        super().startService()
+        self._began_s = self._clock.monotonic()
+        self._writer.start()
+        self._reader.start()
+        self._life = Deferred.fromCoroutine(self._live())
+        self._life.addErrback(self._died)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop to listen and to lead, commit what is decided, close the store."""
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        if self._port is not None:
+            await maybeDeferred(self._port.stopListening)
+            self._port = None
+        if self._term is not None and not self._term.journal.is_away:
+            await self._term.journal.settled()
+        if self._life is not None:
+            self._life.cancel()
+        self._end_term(StoreUnavailable("this core is stopping"))
+        self._peers.close_all()
+        await self._writer.run(self._store.close)
+        self._writer.stop()
+        self._reader.stop()
+
+    async def _live(self) -> None:
+        try:
+            await self._writer.run(self._store.open)
+            self._port = await self._endpoint.listen(self._factory)
+        except Exception as error:
+            self.started.errback(error)
+            return
+        self.started.callback(None)
+        while self.running:
+            try:
+                self._leader = await self._election.campaign()
+                term = await self._begin_term(self._leader)
+            except StoreUnavailable as error:
+                self.log.warn("the store is away, this core cannot lead yet: {error}", error=error.message)
+                await self._clock.sleep(RETRY_S)
+                continue
+            reason = await term.ended
+            self.log.error("the term {epoch} has ended: {reason}", epoch=self._leader.epoch, reason=str(reason))
+            self._end_term(reason)
+            await self._clock.sleep(RETRY_S)
+
+    def _died(self, failure: Any) -> None:
+        if not failure.check(CancelledError):
+            self.log.failure("this core can go on no longer", failure)
+
+    async def _begin_term(self, leader: LeaderRow) -> Term:
+        active = await self._reader.run(self._store.load_active)
+        now = self._clock.moment()
+        engine = Engine(self._settings, self._rng, now, leader)
+        engine.load(active.jobs, active.runs, active.tasks, now)
+        self._term = Term(engine, self._store, self._writer, self._reader, self._clock, self._peers.connections)
+        self._peers.term = self._term
+        self.log.info(
+            "this core leads: epoch {epoch}, {jobs} jobs, {tasks} open tasks",
+            epoch=leader.epoch, jobs=len(active.jobs), tasks=len(active.tasks),
+        )  # fmt: skip
+        self._term.after_event()
+        return self._term
+
+    def _end_term(self, reason: Exception) -> None:
+        term, self._term, self._peers.term = self._term, None, None
+        if term is not None:
+            term.stop(reason)
+        self._peers.close_all()
+
+    def _leading(self) -> Term:
+        if self._term is None:
+            raise NotLeader("this core does not lead", leader=self.leader())
+        return self._term
+
+    # -- requests
+
+    async def create_job(self, body: object) -> dict[str, Any]:
+        """Create a job and return it."""
+        job = await self._leading().ask(lambda engine, token, now: engine.create_job(body, token, now))
+        return job_view(job_row(job))
+
+    async def delete_job(self, name: str) -> None:
+        """Delete a job and cancel its waiting runs."""
+        await self._leading().ask(lambda engine, token, now: engine.delete_job(name, token, now))
+
+    async def trigger(self, name: str, body: object) -> dict[str, Any]:
+        """Create one run of a job now and return it."""
+        rows = await self._request([parse_run_request(name, body, self._settings)])
+        return await self._run_view(rows[0])
+
+    async def create_runs(self, body: object) -> dict[str, Any]:
+        """Create many runs, all or nothing."""
+        rows = await self._request(parse_run_requests(body, self._settings))
+        return {"ids": [row.run_id for row in rows]}
+
+    async def _request(self, requests: Sequence[RunRequest]) -> Sequence[RunRow]:
+        keyed = [requested_run_id(request.job, request.key) for request in requests if request.key is not None]
+        term = self._leading()
+        try:
+            stored = await self._stored(keyed)
+            return await self._ask_for_runs(term, requests, stored)
+        except BatchRefused:
+            # The same key may have been stored between the look and the commit; then it is answered from the store.
+            stored = await self._stored(keyed)
+            if not stored:
+                raise
+            return await self._ask_for_runs(term, requests, stored)
+
+    async def _ask_for_runs(
+        self, term: Term, requests: Sequence[RunRequest], stored: Mapping[str, RunRow]
+    ) -> Sequence[RunRow]:
+        rows: Sequence[RunRow] = await term.ask(
+            lambda engine, token, now: engine.request_runs(requests, stored, token, now)
+        )
+        return rows
+
+    async def _stored(self, run_ids: Sequence[str]) -> dict[str, RunRow]:
+        if not run_ids:
+            return {}
+        rows = await self._reader.run(self._store.runs_by_id, run_ids)
+        return {row.run_id: row for row in rows}
+
+    async def cancel_run(self, run_id: str) -> dict[str, Any]:
+        """Ask for the end of a run and return it; raises `Conflict` when it has ended."""
+        term = self._leading()
+        if term.engine.find(run_id) is None:
+            # It has ended, or is ending in a commit that is under way.
+            await term.journal.settled()
+            row = await self._reader.run(self._store.run, run_id)
+            if row is None:
+                raise NotFound("run", run_id)
+            raise Conflict(f"run {run_id} has ended already: {row.status}", run=run_id, status=row.status)
+        row = await term.ask(lambda engine, token, now: engine.cancel_run(run_id, token, now))
+        return await self._run_view(row)
+
+    # -- reads
+
+    async def job(self, name: str) -> dict[str, Any]:
+        """Return a job."""
+        row = await self._reader.run(self._store.job, name)
+        if row is None:
+            raise NotFound("job", name)
+        return job_view(row)
+
+    async def jobs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
+        """List jobs."""
+        page = await self._reader.run(self._store.jobs, limit, cursor, filters)
+        return {"items": [job_view(row) for row in page.items], "next": page.next}
+
+    async def run(self, run_id: str, wait_s: float) -> dict[str, Any]:
+        """Return a run once it is terminal, or after `wait_s` seconds as it stands."""
+        deadline_s = self._clock.monotonic() + wait_s
+        while True:
+            # The wait begins before the look, so that an end in between is not missed.
+            term = self._term
+            waiter = term.wait_for_run(run_id) if term is not None and wait_s > 0 else None
+            row = await self._reader.run(self._store.run, run_id)
+            left_s = deadline_s - self._clock.monotonic()
+            if row is None or RunState(row.status).is_terminal or left_s <= 0 or waiter is None:
+                if waiter is not None and not waiter.called:
+                    waiter.addErrback(lambda _: None)
+                    waiter.cancel()
+                if row is None:
+                    raise NotFound("run", run_id)
+                return await self._run_view(row)
+            await self._wait(waiter, left_s)
+
+    async def _wait(self, waiter: Deferred[None], limit_s: float) -> None:
+        timer = self._clock.call_later(limit_s, waiter.cancel)
+        try:
+            await waiter
+        except CancelledError:
+            if self._clock.is_pending(timer):
+                raise  # It was not our timer: whoever asked has gone.
+        finally:
+            self._clock.cancel(timer)
+
+    async def _run_view(self, row: RunRow) -> dict[str, Any]:
+        counts: Mapping[str, Mapping[str, int]] = {}
+        if row.counts is None:
+            counts = await self._reader.run(self._store.task_counts, [row.run_id])
+        return run_view(row, counts.get(row.run_id, {}))
+
+    async def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
+        """List runs, newest first."""
+        page = await self._reader.run(self._store.runs, limit, cursor, filters)
+        open_ids = [row.run_id for row in page.items if row.counts is None]
+        counts = await self._reader.run(self._store.task_counts, open_ids) if open_ids else {}
+        return {"items": [run_view(row, counts.get(row.run_id, {})) for row in page.items], "next": page.next}
+
+    async def tasks(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
+        """List the tasks of a run by shard item."""
+        if await self._reader.run(self._store.run, run_id) is None:
+            raise NotFound("run", run_id)
+        page = await self._reader.run(self._store.tasks_of, run_id, limit, cursor, filters)
+        return {"items": [await self._task_view(row) for row in page.items], "next": page.next}
+
+    async def task(self, task_id: str) -> dict[str, Any]:
+        """Return a task with its attempts."""
+        row = await self._reader.run(self._store.task, task_id)
+        if row is None:
+            raise NotFound("task", task_id)
+        return await self._task_view(row)
+
+    async def _task_view(self, row: TaskRow) -> dict[str, Any]:
+        # The first attempt is in the task's own row unless it ended without ending the task.
+        attempts = []
+        if row.attempt > 1 or (row.attempt == 1 and row.status == RunState.PENDING.value):
+            attempts = await self._reader.run(self._store.attempts, row.task_id)
+        return task_view(row, attempts)
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return the workers that are online."""
+        return [worker_view(session) for session in self._term.engine.sessions()] if self._term is not None else []
+
+    def pending(self) -> dict[str, Any]:
+        """Count the tasks that are not terminal."""
+        by_status = self._leading().engine.open_counts()
+        return {"pending": sum(by_status.values()), "by_status": by_status}
+
+    def leader(self) -> dict[str, Any]:
+        """Return who leads, as far as this core knows."""
+        return {
+            "address": self._leader.address or None,
+            "admin_url": self._leader.admin_url or None,
+            "epoch": self._leader.epoch,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Return what this core is and does."""
+        term = self._term
+        return {
+            "role": "leader" if term is not None else "follower",
+            "epoch": self._leader.epoch,
+            "leader": {"address": self._leader.address or None, "admin_url": self._leader.admin_url or None},
+            "store": self._store.url,
+            "workers": len(term.engine.sessions()) if term is not None else 0,
+            "pending": sum(term.engine.open_counts().values()) if term is not None else 0,
+            "version": self._version,
+            "uptime": round(self._clock.monotonic() - self._began_s, 3),
+        }
+
+    def readiness(self) -> tuple[bool, dict[str, Any]]:
+        """Tell whether this core leads with a store that answers, and what is missing."""
+        if self._term is None:
+            return False, {"ready": False, "reason": "this core does not lead (yet)"}
+        if self._term.journal.is_away:
+            return False, {"ready": False, "reason": "the store does not answer"}
+        return True, {"ready": True, "reason": None}
