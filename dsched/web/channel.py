@@ -143,7 +143,6 @@ class AdminChannel(HTTPChannel):
             self.loseConnection()
             return
         self._enter(Stage.LINGER)
-        self._networkProducer.unregisterProducer()
         if ITCPTransport.providedBy(self.transport):
             self.transport.loseWriteConnection()
 
@@ -159,9 +158,10 @@ class AdminChannel(HTTPChannel):
             self.loseConnection()
 
     def loseConnection(self) -> None:
+        """Close once all is written, or by force when the client does not read it; idempotent."""
         if self.stage is not Stage.CLOSING:
             self._enter(Stage.CLOSING)
-        super().loseConnection()
+            super().loseConnection()
 
     # -- where Twisted would answer in its own words
 
