@@ -66,5 +66,5 @@ class Ledger:
 
 
 def _size(result: Response) -> int:
-    # Raw has no length of its own; its bytes are what weighs.
-    return len(bytes(result.data)) + len(result.traceback or "") + len(result.message or "")
+    # The data is Raw: `dsched.worker.results` makes no other.
+    return len(result.data) + len(result.traceback or "") + len(result.message or "")
