@@ -28,6 +28,9 @@ from dsched.wire.messages import (
 
 __all__ = ["Membership"]
 
+MAX_RESUMED = 100_000
+"""Handlers, attempts and results that one RESUME may bring, however many chunks it takes."""
+
 
 class Resumed:
     """What the chunks of one RESUME have brought so far."""
@@ -121,10 +124,16 @@ class Membership:
         resumed.handlers += message.handlers
         resumed.running += message.running
         resumed.results += message.results
+        if len(resumed.handlers) + len(resumed.running) + len(resumed.results) > MAX_RESUMED:
+            self._refuse(session, "resume", f"more than {MAX_RESUMED} entries in RESUME")
+            return
         if not message.last:
             return
         session.resume = None
         first = resumed.first
+        if first.slots < 1:
+            self._refuse(session, "slots", "a worker must have at least one slot")
+            return
         session.group_name, session.slots, session.weight = first.group, first.slots, first.weight
         session.tags, session.handlers = tuple(first.tags), frozenset(resumed.handlers)
         self._settle(session, resumed.running, resumed.results, now)

@@ -1,0 +1,152 @@
+"""Whole clusters in a simulated world: the real core and the real worker, on simulated time, network and threads.
+
+Only what touches the operating system is replaced. The store is given and outlives every crash, as a disk does.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from dsched.clock import Clock
+from dsched.cluster.election import StoreElection
+from dsched.core.service import CoreService
+from dsched.engine.settings import EngineSettings
+from dsched.jobs import JobDeclaration
+from dsched.store.interface import Store
+from dsched.store.memory import MemoryStore
+from dsched.testing.sim_node import SimNode
+from dsched.testing.world import SimWorld
+from dsched.worker.handlers import HandlerRegistry
+from dsched.worker.service import WorkerService
+from dsched.worker.settings import WorkerSettings
+
+__all__ = ["CORE_PORT", "SimCluster"]
+
+CORE_PORT = 8080
+
+Handlers = Callable[[SimNode, Clock], Iterable[JobDeclaration]]
+
+
+class SimCluster:
+    """Cores and workers of one world.
+
+    `handlers(node, clock)` gives the jobs of a worker; handlers in a simulation are coroutines, and wait with
+    `clock.sleep`. Node names are `core1`, `core2`, … and `worker1`, …; a worker's id is its node's name.
+    """
+
+    def __init__(
+        self,
+        world: SimWorld,
+        handlers: Handlers,
+        *,
+        cores: int = 1,
+        workers: int = 3,
+        slots: int = 2,
+        settings: EngineSettings | None = None,
+        store: Store | None = None,
+        same_host: bool = False,
+    ) -> None:
+        self.world = world
+        self.store: Store = store if store is not None else MemoryStore()
+        self.settings = settings or EngineSettings()
+        self.slots = slots
+        self.same_host = same_host
+        self._handlers = handlers
+        self.cores = [world.node(f"core{number + 1}") for number in range(cores)]
+        self.workers = [world.node(f"worker{number + 1}") for number in range(workers)]
+
+    def start(self) -> None:
+        """Start every node."""
+        for node in self.cores:
+            self.start_core(node)
+        for node in self.workers:
+            self.start_worker(node)
+
+    def start_core(self, node: SimNode) -> CoreService:
+        """Start a core, or start it again after a crash."""
+        return node.start(self._build_core)
+
+    def start_worker(self, node: SimNode) -> WorkerService:
+        """Start a worker, or start it again after a crash; each start is a new incarnation."""
+        return node.start(self._build_worker)
+
+    def _build_core(self, node: SimNode) -> CoreService:
+        clock = Clock(node.reactor, wall=node.wall.seconds)
+        writer = self.world.threads(node, "writer")
+        reader = self.world.threads(node, "reader")
+        address = f"{node.ip}:{CORE_PORT}"
+        identity = "host" if self.same_host else node.name
+        election = StoreElection(self.store, writer, clock, identity=identity, address=address, admin_url="")
+        core = CoreService(
+            clock=clock,
+            store=self.store,
+            writer=writer,
+            reader=reader,
+            election=election,
+            endpoint=self.world.network.listen(node, CORE_PORT),
+            settings=self.settings,
+            rng=self.world.derive_rng(f"{node.name}.{node.lives}"),
+            address=address,
+            admin_url="",
+            version="simulated",
+        )
+        core.startService()
+        return core
+
+    def _build_worker(self, node: SimNode) -> WorkerService:
+        clock = Clock(node.reactor, wall=node.wall.seconds)
+        settings = WorkerSettings(
+            cores=tuple((core.ip, CORE_PORT) for core in self.cores), worker_id=node.name, slots=self.slots
+        )
+        endpoints = {core.name: self.world.network.connect(node, f"{core.name}:{CORE_PORT}") for core in self.cores}
+        registry = HandlerRegistry(self._handlers(node, clock))
+        worker = WorkerService(
+            settings, clock, self.world.derive_rng(f"{node.name}.{node.lives}"), registry, endpoints
+        )
+        worker.startService()
+        return worker
+
+    # -- looking and asking
+
+    @property
+    def leader(self) -> CoreService | None:
+        """Return the core that leads, by its own opinion."""
+        for node in self.cores:
+            if node.alive and node.app is not None and node.app.readiness()[0]:
+                core: CoreService = node.app
+                return core
+        return None
+
+    def until_ready(self, limit_s: float = 60.0) -> None:
+        """Run until a core leads and every worker that is alive is online."""
+
+        def ready() -> bool:
+            leader = self.leader
+            alive = sum(node.alive for node in self.workers)
+            return leader is not None and len(leader.workers()) >= alive
+
+        self.world.run_until(ready, limit_s)
+
+    def ask(self, request: Callable[[CoreService], Any], limit_s: float = 60.0) -> Any:
+        """Return the answer of the leader to `request(core)`; raises what it raises."""
+        leader = self.leader
+        assert leader is not None, "no core leads"
+        answers: list[Any] = []
+        Deferred.fromCoroutine(request(leader)).addBoth(answers.append)
+        self.world.run_until(lambda: bool(answers), limit_s)
+        answer = answers[0]
+        if hasattr(answer, "raiseException"):
+            answer.raiseException()
+        return answer
+
+    def until_ended(self, run_id: str, limit_s: float = 600.0) -> dict[str, Any]:
+        """Run until the run has ended, by the store, and return it as people see it."""
+
+        def ended() -> bool:
+            row = self.store.run(run_id)
+            return row is not None and row.finished_at is not None
+
+        self.world.run_until(ended, limit_s)
+        found: dict[str, Any] = self.ask(lambda core: core.run(run_id, 0))
+        return found
