@@ -128,7 +128,12 @@ class CoreSettings:
             for name, address in (("listen", self.listen), ("admin", self.admin))
             if not address.is_loopback
         ]
-        if self.listen == self.admin and self.listen.port:
+        problems += [
+            f"--{name}: port 0 is no port that anybody could be told"
+            for name, address in (("listen", self.listen), ("admin", self.admin))
+            if not address.port
+        ]
+        if self.listen == self.admin:
             problems.append(f"--listen and --admin are the same address, {self.listen}; give each its own port")
         if problems:
             raise ConfigError(*problems)

@@ -141,7 +141,10 @@ def test_only_loopback_is_listened_on(name: str, address: str) -> None:
 
 def test_the_two_ports_differ() -> None:
     assert "same address" in problems(core, {"listen": "80", "admin": "80"})[0]
-    assert core({"listen": "0", "admin": "0"}).listen.port == 0
+
+
+def test_port_0_is_refused() -> None:
+    assert problems(core, {"listen": "0"}) == ("--listen: port 0 is no port that anybody could be told",)
 
 
 @pytest.mark.parametrize("value", ["", "1e999", "inf", "nan", "x", "-0.1", True, [], {}])

@@ -1,0 +1,243 @@
+"""What `twistd dsched-core` and `twistd dsched-worker` run: their options, and the services made of them.
+
+The only importer of the global reactor. `makeService` runs before twistd forks, so it opens nothing.
+"""
+
+import atexit
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, NoReturn
+from urllib.parse import urlsplit
+
+from twisted.application.service import IService, MultiService
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
+from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
+from twisted.logger import Logger
+from twisted.python import usage
+from twisted.python.failure import Failure
+
+from dsched import __version__
+from dsched.clock import Clock
+from dsched.cluster.election import StoreElection
+from dsched.cluster.identity import host_identity
+from dsched.config import Address, CoreSettings, read_settings
+from dsched.core.service import CoreService
+from dsched.core.threads import PoolThreads
+from dsched.engine.settings import EngineSettings
+from dsched.errors import ConfigError
+from dsched.store.url import open_store
+from dsched.web.server import AdminSite, make_site
+from dsched.worker.handlers import load_handlers
+from dsched.worker.service import WorkerService
+from dsched.worker.settings import WorkerSettings, generate_worker_id
+
+__all__ = ["CoreOptions", "CoreRole", "CoreRoleService", "WorkerOptions", "WorkerRole"]
+
+
+@contextmanager
+def _refusing(role: str) -> Iterator[None]:
+    """Turn what is wrong with the options into one line and exit code 2; twistd itself would exit with 0."""
+    try:
+        yield
+    except (usage.UsageError, ConfigError) as error:
+        sys.stderr.write(f"{role}: {' '.join(str(error).split())}\n")
+        raise SystemExit(2) from None
+
+
+class _RoleOptions(usage.Options):
+    """Options that end in settings; None stands for what was not given, so that other sources can speak."""
+
+    role: ClassVar[str]
+    settings: Any
+
+    def parseOptions(self, options: Any = None) -> None:
+        """Read the command line, the environment and the file; exits with 2 when they cannot be used."""
+        with _refusing(self.role):
+            super().parseOptions(options)
+            given = {name.replace("-", "_"): value for name, value in self.items()}
+            self.settings = self.read(given)
+
+    def read(self, given: dict[str, Any]) -> Any:
+        """Return the settings; raises `ConfigError`."""
+        raise NotImplementedError
+
+    def _add(self, name: str, value: str) -> None:
+        self[name] = [*(self[name] or []), value]
+
+
+class CoreOptions(_RoleOptions):
+    """Options of `twistd dsched-core`."""
+
+    role = "dsched-core"
+    longdesc = "PORT, HOST:PORT or tcp:PORT:interface=HOST. Every option can also come from DSCHED_NAME or --config."
+    optParameters: ClassVar[list[list[Any]]] = [
+        ["listen", None, None, "Where workers connect [127.0.0.1:8080]"],
+        ["admin", None, None, "Where the HTTP interface is [127.0.0.1:8081]"],
+        ["store", None, None, "Where everything is kept [sqlite:///dsched.db]"],
+        ["config", None, None, "TOML file with a table [core]"],
+        ["advertise", None, None, "HOST:PORT that workers are told, if not that of --listen"],
+        ["admin-url", None, None, "URL that people are told, if not that of --admin"],
+    ]
+
+    def read(self, given: dict[str, Any]) -> tuple[CoreSettings, EngineSettings]:
+        """Return the settings of the core and of its engine; both are in the table [core]."""
+        core, engine = read_settings("core", (CoreSettings, EngineSettings), options=given, environ=os.environ)
+        return core, engine
+
+
+class WorkerOptions(_RoleOptions):
+    """Options of `twistd dsched-worker`."""
+
+    role = "dsched-worker"
+    longdesc = "Every option can also come from DSCHED_NAME (lists with commas) or --config."
+    optParameters: ClassVar[list[list[Any]]] = [
+        ["id", None, None, "Name of this worker, its own in the whole cluster [made up]"],
+        ["group", None, None, "Group of workers that it belongs to [default]"],
+        ["slots", None, None, "How many handlers run at the same time [8]"],
+        ["weight", None, None, "Its share under weighted routing [1]"],
+        ["config", None, None, "TOML file with a table [worker]"],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.update({"core": None, "jobs": None, "tag": None})
+
+    def opt_core(self, address: str) -> None:
+        """HOST:PORT of a core; repeat it for several"""
+        self._add("core", address)
+
+    def opt_jobs(self, module: str) -> None:
+        """MODULE[:ATTR] or FILE.py with handlers; repeat it for several"""
+        self._add("jobs", module)
+
+    def opt_tag(self, tag: str) -> None:
+        """A tag of this worker; repeat it for several"""
+        self._add("tag", tag)
+
+    def read(self, given: dict[str, Any]) -> WorkerSettings:
+        """Return the settings of the worker."""
+        made_up = generate_worker_id(socket.gethostname(), os.getpid(), random.Random())
+        settings: WorkerSettings
+        [settings] = read_settings(
+            "worker",
+            (WorkerSettings,),
+            options=given,
+            environ=os.environ,
+            names={"cores": "core", "worker_id": "id", "tags": "tag"},
+            defaults={"cores": (), "worker_id": made_up},
+        )
+        return settings
+
+
+def _new_clock() -> Clock:
+    """Return the clock of this process, over the global reactor, on monotonic time."""
+    from twisted.internet import reactor
+
+    # Twisted's own choice is wall time, whose steps would move every timer.
+    reactor.seconds = time.monotonic  # type: ignore[method-assign]
+    return Clock(reactor)
+
+
+def _endpoint(clock: Clock, address: Address) -> IStreamServerEndpoint:
+    kind = TCP6ServerEndpoint if ":" in address.host else TCP4ServerEndpoint
+    endpoint: IStreamServerEndpoint = kind(clock.reactor, address.port, interface=address.host)
+    return endpoint
+
+
+def _exit_with_1() -> NoReturn:
+    sys.stdout.flush()
+    os._exit(1)
+
+
+class CoreRoleService(MultiService):
+    """The core and its HTTP port. When one of them cannot open, the process says why in one line and exits with 1."""
+
+    log = Logger()
+
+    def __init__(self, core: CoreService, site: AdminSite, endpoint: IStreamServerEndpoint, clock: Clock) -> None:
+        super().__init__()
+        self._core = core
+        self._site = site
+        self._endpoint = endpoint
+        self._clock = clock
+        self._admin: IListeningPort | None = None
+        core.setServiceParent(self)
+
+    def startService(self) -> None:
+        """Start the core, then open the HTTP port."""
+        super().startService()
+        Deferred.fromCoroutine(self._open()).addErrback(self._give_up)
+
+    def stopService(self) -> Deferred[None]:
+        """Close the HTTP port, then stop the core; the Deferred fires when no timer is left."""
+        return Deferred.fromCoroutine(self._close())
+
+    async def _open(self) -> None:
+        await self._core.started
+        self._admin = await self._endpoint.listen(self._site)
+
+    async def _close(self) -> None:
+        if self._admin is not None:
+            await self._admin.stopListening()
+        await maybeDeferred(super().stopService)
+        self._clock.stop()
+
+    def _give_up(self, failure: Failure) -> None:
+        self.log.critical("dsched-core: {reason}", reason=failure.getErrorMessage())
+        # twistd knows no exit code: its end would look like a success.
+        atexit.register(_exit_with_1)
+        reactor = self._clock.reactor
+        reactor.callWhenRunning(reactor.stop)
+
+
+class CoreRole:
+    """What the plugin `dsched-core` refers to."""
+
+    Options = CoreOptions
+
+    @staticmethod
+    def makeService(options: CoreOptions) -> IService:
+        """Return the core of these options, not started."""
+        settings, engine = options.settings
+        clock = _new_clock()
+        with _refusing(CoreOptions.role):
+            store = open_store(settings.store)
+        writer = PoolThreads(clock.reactor, "dsched-store-writer")
+        reader = PoolThreads(clock.reactor, "dsched-store-reader")
+        told = {"address": settings.worker_address, "admin_url": settings.url}
+        # Whoever has bound this very address on this host is the successor of whoever had it before.
+        identity = f"{host_identity()}/{settings.listen}"
+        core = CoreService(
+            clock=clock,
+            store=store,
+            writer=writer,
+            reader=reader,
+            election=StoreElection(store, writer, clock, identity=identity, **told),
+            endpoint=_endpoint(clock, settings.listen),
+            settings=engine,
+            rng=random.Random(),
+            version=__version__,
+            **told,
+        )
+        names = [urlsplit(settings.admin_url).netloc] if settings.admin_url else []
+        site = make_site(core, port=settings.admin.port, clock=clock, hosts=names)
+        return CoreRoleService(core, site, _endpoint(clock, settings.admin), clock)
+
+
+class WorkerRole:
+    """What the plugin `dsched-worker` refers to."""
+
+    Options = WorkerOptions
+
+    @staticmethod
+    def makeService(options: WorkerOptions) -> IService:
+        """Return the worker of these options, with its handlers loaded, not started."""
+        with _refusing(WorkerOptions.role):
+            handlers = load_handlers(options.settings.jobs)
+        return WorkerService(options.settings, _new_clock(), random.Random(), handlers)
