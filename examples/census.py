@@ -7,6 +7,7 @@ one pass over everything (`count_directly`).
 import ast
 import os
 import sysconfig
+import threading
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,10 @@ from dsched import JobContext, job
 __all__ = ["census", "count_directly", "count_file", "python_files", "standard_library"]
 
 Counts = dict[str, int]
+
+# Two threads that parse at the same time can fail each other: "AST constructor recursion depth mismatch" (CPython 3.11).
+# Filters of warnings belong to the process as well.
+PARSING = threading.Lock()
 
 # Packages that others installed; what is below them is not the standard library.
 SITE_PACKAGES = frozenset({"site-packages", "dist-packages"})
