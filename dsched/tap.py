@@ -184,7 +184,7 @@ class CoreRoleService(MultiService):
 
     async def _close(self) -> None:
         if self._admin is not None:
-            await self._admin.stopListening()
+            await maybeDeferred(self._admin.stopListening)
         await maybeDeferred(super().stopService)
         self._clock.stop()
 
