@@ -19,8 +19,8 @@ __all__ = ["census", "count_directly", "count_file", "python_files", "standard_l
 
 Counts = dict[str, int]
 
-# Two threads that parse at the same time can fail each other: "AST constructor recursion depth mismatch" (CPython 3.11).
-# Filters of warnings belong to the process as well.
+# Threads that parse at the same time can fail each other in CPython 3.11 ("AST constructor recursion depth mismatch"),
+# and filters of warnings belong to the process as well.
 PARSING = threading.Lock()
 
 # Packages that others installed; what is below them is not the standard library.
