@@ -1,5 +1,6 @@
 """A plain worker over a bare socket: only the bytes that the protocol's table names, in both directions."""
 
+import itertools
 import json
 import socket
 import struct
@@ -23,6 +24,7 @@ REQUEST_FIELDS = {
 }  # fmt: skip
 PLAIN_TYPES = {1, 3, 101, 102}
 LIMIT_S = 20.0
+NUMBERS = itertools.count()
 
 
 class PlainWorker:
@@ -95,14 +97,14 @@ def worker(core: CoreProcess, request: pytest.FixtureRequest) -> Iterator[PlainW
     assert set(plain.types) <= PLAIN_TYPES
 
 
-def new_job(core: CoreProcess, request: pytest.FixtureRequest, **settings: Any) -> str:
-    name = "plain-" + request.node.name.replace("[", "-").rstrip("]")[-50:]
+def new_job(core: CoreProcess, **settings: Any) -> str:
+    name = f"plain-{next(NUMBERS)}"
     core.client.create_job({"name": name, "timeout": 30, **settings})
     return name
 
 
-def test_its_tasks_succeed(core: CoreProcess, worker: PlainWorker, request: pytest.FixtureRequest) -> None:
-    job = new_job(core, request, sharding_total=3, params={"a": [1, "\u20ac"]})
+def test_its_tasks_succeed(core: CoreProcess, worker: PlainWorker) -> None:
+    job = new_job(core, sharding_total=3, params={"a": [1, "\u20ac"]})
     run = core.client.trigger(job)
     requests = worker.requests(3)
     for item, asked in enumerate(sorted(requests, key=lambda asked: int(asked["shardingItem"]))):
@@ -121,8 +123,8 @@ def test_its_tasks_succeed(core: CoreProcess, worker: PlainWorker, request: pyte
     ]
 
 
-def test_a_failed_task_comes_again(core: CoreProcess, worker: PlainWorker, request: pytest.FixtureRequest) -> None:
-    run = core.client.trigger(new_job(core, request, retry_backoff=0))
+def test_a_failed_task_comes_again(core: CoreProcess, worker: PlainWorker) -> None:
+    run = core.client.trigger(new_job(core, retry_backoff=0))
     first = worker.requests(1)
     worker.answer(first, success=False)
     again = worker.requests(1)
@@ -132,10 +134,8 @@ def test_a_failed_task_comes_again(core: CoreProcess, worker: PlainWorker, reque
 
 
 @pytest.mark.parametrize(("params", "text"), [("raw text", "raw text"), (None, ""), (7, "7"), ({"a": 1}, '{"a":1}')])
-def test_params_are_compact_text(
-    core: CoreProcess, worker: PlainWorker, request: pytest.FixtureRequest, params: Any, text: str
-) -> None:
-    run = core.client.trigger(new_job(core, request, params=params))
+def test_params_are_compact_text(core: CoreProcess, worker: PlainWorker, params: Any, text: str) -> None:
+    run = core.client.trigger(new_job(core, params=params))
     requests = worker.requests(1)
     assert requests[0]["params"] == text
     worker.answer(requests)
@@ -147,8 +147,8 @@ def test_its_beats_are_answered(worker: PlainWorker) -> None:
     assert worker.next(3) == (3, b"")
 
 
-def test_what_it_had_is_lost_with_its_connection(core: CoreProcess, request: pytest.FixtureRequest) -> None:
-    run_id = core.client.trigger(new_job(core, request))["id"]
+def test_what_it_had_is_lost_with_its_connection(core: CoreProcess) -> None:
+    run_id = core.client.trigger(new_job(core))["id"]
     plain = PlainWorker(core.port, None)
     plain.send(REGISTER)
     [asked] = plain.requests(1)
