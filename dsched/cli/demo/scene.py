@@ -67,6 +67,7 @@ class _Run:
         run_id = self._trigger(root)
         self._board.say(f"run {run_id}: {_many(self._plan.shards, 'shard')} over {root}")
         tasks = self._watch(run_id)
+        self._board.settle()
         moved = self._check_moved()
         return self._check_sum(tasks, root) and moved
 

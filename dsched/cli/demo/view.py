@@ -27,6 +27,9 @@ class Board(Protocol):
     def show(self, tasks: Sequence[Json], workers: Mapping[str, str]) -> None:
         """Show the shards, and what each worker is doing, as they are now."""
 
+    def settle(self) -> None:
+        """Leave what is shown as it is; from here on there are only sentences."""
+
 
 class LineBoard:
     """One line per sentence and per change of a shard or a worker."""
@@ -46,6 +49,9 @@ class LineBoard:
             self._changed(f"shard {task['sharding_item']}", " ".join(filter(None, _cells(task)[1:])))
         for name, doing in workers.items():
             self._changed(name, doing)
+
+    def settle(self) -> None:
+        """Do nothing: lines stay anyway."""
 
     def _changed(self, who: str, what: str) -> None:
         if self._seen.get(who) != what:
@@ -78,6 +84,10 @@ class TableBoard:
             Text(f"{name}: {doing}", style="bold red" if doing == "killed" else "") for name, doing in workers.items()
         ]
         self._live.update(Group(table, Text(f"{ended} of {len(tasks)} shards are done", style="bold"), *lines))
+
+    def settle(self) -> None:
+        """Leave the table where it is; sentences come below it."""
+        self._live.stop()
 
 
 def _cells(task: Json) -> tuple[str, str, str, str, str]:
