@@ -56,7 +56,8 @@ def count_file(path: str | os.PathLike[str]) -> Counts:
     source = Path(path).read_bytes()
     counts = {"files": 1, "lines": len(source.splitlines()), "functions": 0, "classes": 0, "unparsed": 0}
     try:
-        tree = ast.parse(source)
+        with PARSING:
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         counts["unparsed"] = 1
         return counts
