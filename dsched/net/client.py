@@ -80,6 +80,7 @@ class ReconnectingClient:
         self._connect_timeout_s = connect_timeout_s
         self._high_water = high_water
         self._index = 0
+        self._next: int | None = None
         self._wanted = False
         self._peer: FramedProtocol | None = None
         self._task: Deferred[None] | None = None
@@ -120,6 +121,14 @@ class ReconnectingClient:
         """Count the present connection as good: the next wait is short again, and tries the same core first."""
         self.failures = 0
 
+    def go_to(self, core: str, endpoint: IStreamClientEndpoint) -> None:
+        """Try `core` next, at once: another core said that it leads. A core that is not known yet joins the rounds."""
+        names = [name for name, _ in self._endpoints]
+        if core not in names:
+            self._endpoints.append((core, endpoint))
+            names.append(core)
+        self._next = names.index(core)
+
     # FrameHandler, between the protocol and the real handler.
 
     def connected(self, peer: FramedProtocol) -> None:
@@ -157,6 +166,11 @@ class ReconnectingClient:
     async def _run(self) -> None:
         while self._wanted:
             await self._connect_once()
+            if self._next is not None:
+                # One hop without a wait; a core that sends us on to itself, or in circles, is waited for as usual.
+                self._index, self._next = self._next, None
+                if self.failures <= len(self._endpoints):
+                    continue
             if self._wanted:
                 await self._clock.sleep(self._next_delay_s())
 

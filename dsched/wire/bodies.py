@@ -16,6 +16,7 @@ __all__ = [
     "Error",
     "Heartbeat",
     "PlainRequest",
+    "Redirect",
     "Register",
     "RegisterAck",
     "Request",
@@ -215,6 +216,12 @@ class Drain(_Message, frozen=True):
     """From a worker: I take nothing new. From the core: take nothing new, finish, leave."""
 
     reason: str = ""
+
+
+class Redirect(_Message, frozen=True):
+    """This core does not lead; `leader` is the `HOST:PORT` of the one that does."""
+
+    leader: Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class Error(_Message, frozen=True):

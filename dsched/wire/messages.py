@@ -15,6 +15,7 @@ from dsched.wire.bodies import (
     Error,
     Heartbeat,
     PlainRequest,
+    Redirect,
     Register,
     RegisterAck,
     Request,
@@ -45,6 +46,7 @@ __all__ = [
     "Heartbeat",
     "MessageType",
     "PlainRequest",
+    "Redirect",
     "Register",
     "RegisterAck",
     "Request",
@@ -62,6 +64,7 @@ __all__ = [
     "decode_drain",
     "decode_error",
     "decode_heartbeat",
+    "decode_redirect",
     "decode_register",
     "decode_register_ack",
     "decode_request",
@@ -97,6 +100,7 @@ _TYPES: dict[type, MessageType] = {
     ResultAcks: MessageType.RESULT_ACK,
     Cancel: MessageType.CANCEL,
     Drain: MessageType.DRAIN,
+    Redirect: MessageType.REDIRECT,
     Error: MessageType.ERROR,
 }
 
@@ -148,6 +152,7 @@ decode_started = _decoder("STARTED", StartedMany)
 decode_result_acks = _decoder("RESULT_ACK", ResultAcks)
 decode_cancel = _decoder("CANCEL", Cancel)
 decode_drain = _decoder("DRAIN", Drain)
+decode_redirect = _decoder("REDIRECT", Redirect)
 decode_error = _decoder("ERROR", Error)
 
 _decode_heartbeat = _decoder("HEARTBEAT", Heartbeat)

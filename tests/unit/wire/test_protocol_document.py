@@ -17,6 +17,7 @@ from dsched.wire.messages import (
     decode_drain,
     decode_error,
     decode_heartbeat,
+    decode_redirect,
     decode_register,
     decode_register_ack,
     decode_request,
@@ -41,6 +42,7 @@ DECODERS: dict[MessageType, Callable[[bytes], Any]] = {
     MessageType.RESULT_ACK: decode_result_acks,
     MessageType.CANCEL: decode_cancel,
     MessageType.DRAIN: decode_drain,
+    MessageType.REDIRECT: decode_redirect,
     MessageType.RESUME_ACK: decode_resume_ack,
     MessageType.ERROR: decode_error,
 }
