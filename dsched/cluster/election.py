@@ -5,9 +5,12 @@ must be dead then. Any other core takes over when the row has not been renewed f
 that no two clocks are ever compared. Taking over raises the epoch; whatever an older leader still tries is refused.
 """
 
+from collections.abc import Callable
+
 from twisted.logger import Logger
 
 from dsched.clock import Clock
+from dsched.core.service import Victory
 from dsched.core.threads import Threads
 from dsched.model.rows import LeaderRow
 from dsched.store.interface import Store
@@ -33,8 +36,8 @@ class StoreElection:
         self._address = address
         self._admin_url = admin_url
 
-    async def campaign(self) -> LeaderRow:
-        """Return the leader row once this core leads. Raises `StoreUnavailable`."""
+    async def campaign(self, on_seen: Callable[[LeaderRow], None]) -> Victory:
+        """Return once this core leads; tell `on_seen` who leads until then. Raises `StoreUnavailable`."""
         seen: LeaderRow | None = None
         since_s = self._clock.monotonic()
         while True:
@@ -44,12 +47,14 @@ class StoreElection:
                 if seen is None and row.epoch and not self._is_own(row):
                     self.log.info("{address} leads; standing by", address=row.address)
                 seen, since_s = row, now_s
-            if row.epoch == 0 or self._is_own(row) or now_s - since_s >= TAKEOVER_S:
+                on_seen(row)
+            is_dead = row.epoch == 0 or self._is_own(row)
+            if is_dead or now_s - since_s >= TAKEOVER_S:
                 taken: LeaderRow | None = await self._writer.run(
                     self._store.take_leadership, row, self._identity, self._address, self._admin_url
                 )
                 if taken is not None:
-                    return taken
+                    return Victory(taken, is_dead)
                 seen = None
                 continue
             await self._clock.sleep(LOOK_S)

@@ -140,7 +140,7 @@ class Journal:
 
     async def _find_out(self, batch: Batch, error: StoreUnavailable) -> bool:
         """Wait for the store to return and tell whether it has `batch`."""
-        self.log.warn("the store did not answer batch {number}: {error}", number=batch.number, error=error.message)
+        self.log.warn("the store did not answer batch {number}: {error}", number=batch.number, error=error.message)  # noqa: G010
         self._set_away(True)
         pause_s = _FIRST_PAUSE_S
         while not self._stopped:
@@ -164,7 +164,7 @@ class Journal:
         self, batch: Batch, effects: Sequence[Effect], units: dict[str, Key], error: BatchRefused
     ) -> None:
         """Commit a refused batch event by event, so that only the offender fails."""
-        self.log.warn("the store refused batch {number}: {error}", number=batch.number, error=error.message)
+        self.log.warn("the store refused batch {number}: {error}", number=batch.number, error=error.message)  # noqa: G010
         number = batch.number - 1
         for part in split(batch, effects, units):
             part.batch.number = number + 1

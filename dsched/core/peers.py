@@ -11,6 +11,7 @@ from dsched.wire.header import MessageType
 from dsched.wire.messages import (
     HEARTBEAT_FRAME,
     Error,
+    Redirect,
     ResponseIn,
     decode_drain,
     decode_heartbeat,
@@ -43,12 +44,14 @@ class Peer:
 
 
 class Peers:
-    """The frame handler of the listener for workers. `term` is set while this core leads."""
+    """The frame handler of the listener for workers. `term` is set while this core leads, `leader` is
+    the worker address of whoever does."""
 
     log = Logger()
 
     def __init__(self, clock: Clock) -> None:
         self.term: Term | None = None
+        self.leader: str | None = None
         self.connections: dict[int, FramedProtocol] = {}
         self._peers: dict[FramedProtocol, Peer] = {}
         self._clock = clock
@@ -67,7 +70,7 @@ class Peers:
         known = self._peers[peer]
         term = self.term
         if term is None:
-            peer.close()  # Whoever does not lead has nothing to say; the worker tries again.
+            self._send_on(peer, frames)
             return
         term.engine.seen(known.session_id, self._clock.moment())
         responses: list[ResponseIn] = []
@@ -105,6 +108,13 @@ class Peers:
             peer.close()
 
     # -- inside
+
+    def _send_on(self, peer: FramedProtocol, frames: list[Frame]) -> None:
+        """This core does not lead: tell a worker with features who does; plain ones are only disconnected."""
+        kind, _, body = frames[0]
+        if kind == MessageType.REGISTER and self.leader is not None and not decode_register(body).plain:
+            peer.send(frame(Redirect(self.leader)))
+        peer.close()
 
     def _take(self, term: Term, peer: FramedProtocol, known: Peer, kind: int, body: bytes) -> None:
         session_id = known.session_id
@@ -151,7 +161,7 @@ class Peers:
             if len(known.bad_results) > 1000:
                 known.bad_results.clear()
             known.bad_results[task_id] = count
-            self.log.warn("unreadable result of {task_id}: {error}", task_id=task_id, error=str(error))
+            self.log.warn("unreadable result of {task_id}: {error}", task_id=task_id, error=str(error))  # noqa: G010
             if not known.is_plain:
                 peer.send(frame(Error("bad_result", f"result of task {task_id}: {error}"[:500])))
             if count >= BAD_RESULTS:

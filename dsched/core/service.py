@@ -5,7 +5,8 @@ the engine of the current term.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from twisted.application.service import Service
@@ -29,16 +30,24 @@ from dsched.model.run import RunState
 from dsched.net.server import WorkerListenerFactory
 from dsched.store.interface import Store
 
-__all__ = ["CoreService", "Election"]
+__all__ = ["CoreService", "Election", "Victory"]
 
 RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Victory:
+    """This core leads, as `leader` says. `predecessor_is_dead`: certainly, so that its workers are free already."""
+
+    leader: LeaderRow
+    predecessor_is_dead: bool
 
 
 class Election(Protocol):
     """Decides who leads (`dsched.cluster`)."""
 
-    async def campaign(self) -> LeaderRow:
-        """Return the leader row once this core leads; may wait for ever. Cancel the Deferred around it to give up."""
+    async def campaign(self, on_seen: Callable[[LeaderRow], None]) -> Victory:
+        """Return once this core leads; may wait for ever, and tells `on_seen` each change of who leads meanwhile."""
 
 
 class CoreService(Service):
@@ -126,10 +135,10 @@ class CoreService(Service):
         self.started.callback(None)
         while self.running:
             try:
-                self._leader = await self._election.campaign()
-                term = await self._begin_term(self._leader)
+                victory = await self._election.campaign(self._see_leader)
+                term = await self._begin_term(victory)
             except StoreUnavailable as error:
-                self.log.warn("the store is away, this core cannot lead yet: {error}", error=error.message)
+                self.log.warn("the store is away, this core cannot lead yet: {error}", error=error.message)  # noqa: G010
                 await self._clock.sleep(RETRY_S)
                 continue
             reason = await term.ended
@@ -141,11 +150,20 @@ class CoreService(Service):
         if not failure.check(CancelledError):
             self.log.failure("this core can go on no longer", failure)
 
-    async def _begin_term(self, leader: LeaderRow) -> Term:
+    def _see_leader(self, leader: LeaderRow) -> None:
+        self._leader = leader
+        self._peers.leader = leader.address or None
+
+    async def _begin_term(self, victory: Victory) -> Term:
+        leader = victory.leader
         active = await self._reader.run(self._store.load_active)
         now = self._clock.moment()
+        self._see_leader(leader)
         engine = Engine(self._settings, self._rng, now, leader)
-        engine.load(active.jobs, active.runs, active.tasks, now)
+        # A dead core's workers look for a new one at once. A paused one's may be with it still, and work, until they
+        # miss its answers: their leases must have ended before anybody else runs what they run.
+        grace_s = self._settings.resume_grace_s if victory.predecessor_is_dead else self._settings.lease_s
+        engine.load(active.jobs, active.runs, active.tasks, now, grace_s)
         self._term = Term(engine, self._store, self._writer, self._reader, self._clock, self._peers.connections)
         self._peers.term = self._term
         self.log.info(
@@ -163,7 +181,10 @@ class CoreService(Service):
 
     def _leading(self) -> Term:
         if self._term is None:
-            raise NotLeader("this core does not lead", leader=self.leader())
+            leader = self.leader()
+            where = leader["admin_url"] or leader["address"]
+            text = f"this core does not lead; {where} does" if where else "this core does not lead, nor knows who does"
+            raise NotLeader(text, leader=leader)
         return self._term
 
     # -- requests

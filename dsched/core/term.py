@@ -27,6 +27,10 @@ __all__ = ["Term"]
 
 ANSWER_LIMIT_S = 5.0
 """How long a request waits for a store that is away."""
+PAUSE_S = 1.0
+"""A timer that is later than this tells that the process was stopped, not just busy."""
+CATCH_UP_S = 0.5
+"""How long frames that came during a pause may take to be read."""
 WAITING_EVENTS = 100_000
 WAITING_REQUESTS = 1_000
 
@@ -148,8 +152,17 @@ class Term:
 
     def _tick(self) -> None:
         self._timer = None
-        if not self._is_over and not self.journal.is_away:
-            self.tell(self.engine.advance)
+        if self._is_over or self.journal.is_away:
+            return
+        late_s = self._clock.monotonic() - self._timer_at_s
+        if late_s > PAUSE_S:
+            # This process stood still. What its workers sent meanwhile waits in the sockets: hear them out first.
+            self.log.warn("this core stood still for {late_s:.1f} s", late_s=late_s)  # noqa: G010
+            self.engine.refresh_leases(self._clock.moment())
+            self._timer_at_s = self._clock.monotonic() + CATCH_UP_S
+            self._timer = self._clock.call_later(CATCH_UP_S, self._tick)
+            return
+        self.tell(self.engine.advance)
 
     # -- effects
 
@@ -198,7 +211,7 @@ class Term:
 
     def _store_away(self, away: bool) -> None:
         if away:
-            self.log.warn("the store is away: nothing is decided until it is back")
+            self.log.warn("the store is away: nothing is decided until it is back")  # noqa: G010
             self._clock.call_later(ANSWER_LIMIT_S, self._refuse_waiting)
             return
         self.log.info("the store is back")

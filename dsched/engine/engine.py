@@ -44,10 +44,15 @@ class Engine:
 
     # -- the start of a term
 
-    def load(self, jobs: Sequence[JobRow], runs: Sequence[RunRow], tasks: Sequence[TaskRow], now: Moment) -> None:
-        """Take what the store has into memory; nothing may have happened before."""
+    def load(
+        self, jobs: Sequence[JobRow], runs: Sequence[RunRow], tasks: Sequence[TaskRow], now: Moment, grace_s: float
+    ) -> None:
+        """Take what the store has into memory; nothing may have happened before.
+
+        Open attempts wait `grace_s` for their workers.
+        """
         self.recovery.load_jobs(jobs, now)
-        self.recovery.load_runs(runs, tasks, now, self.settings.resume_grace_s)
+        self.recovery.load_runs(runs, tasks, now, grace_s)
         counts = self.state.committed_counts
         for row in tasks:
             counts[row.status] = counts.get(row.status, 0) + 1
