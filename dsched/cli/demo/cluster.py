@@ -72,7 +72,7 @@ class Cluster:
         held = [
             task["task_id"]
             for task in self.core.client.tasks(run_id)
-            if task["worker_id"] == name and task["status"] == "RUNNING"
+            if task["worker_id"] == name and task["status"] in ("DISPATCHED", "RUNNING")
         ]
         if held:
             worker.kill()

@@ -19,6 +19,7 @@ Json = dict[str, Any]
 _JOB = "census"
 _SLOTS = 2  # So that shards wait, and a worker that dies leaves work behind.
 _POLL_S = 0.05
+_HUNT_S = 0.01  # How often to look as long as there is somebody to kill.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +96,25 @@ class _Run:
             self._cluster.check()
             victim = self._victim(tasks)
             if victim is None:
-                time.sleep(_POLL_S)
+                time.sleep(_HUNT_S if self._plan.kill and not self._cluster.killed else _POLL_S)
                 continue
             self._held = self._cluster.kill_in_mid_run(victim, run_id)
             if self._held:
                 self._board.say(f"killed {victim} with SIGKILL while it had {_shards(self._held)}")
 
     def _victim(self, tasks: list[Json]) -> str | None:
-        """Return the worker to kill now: the one with most running shards, once a shard is done or time presses."""
+        """Return the worker to kill now: the busiest, once a shard is done or none waits any more."""
         if not self._plan.kill or self._cluster.killed:
             return None
-        running = Counter(task["worker_id"] for task in tasks if task["status"] == "RUNNING")
-        waiting = any(task["status"] == "PENDING" for task in tasks)
-        done = any(task["status"] == "SUCCESS" for task in tasks)
-        if not running or (waiting and not done):
+        states = {task["status"] for task in tasks}
+        if "PENDING" in states and "SUCCESS" not in states:
             return None
-        return str(running.most_common(1)[0][0])
+        # On a small tree no shard runs long enough to be seen running.
+        for state in ("RUNNING", "DISPATCHED"):
+            busy = Counter(str(task["worker_id"]) for task in tasks if task["status"] == state)
+            if busy:
+                return busy.most_common(1)[0][0]
+        return None
 
     def _doing(self, tasks: list[Json]) -> dict[str, str]:
         """Return what each worker is doing, in words."""
@@ -132,7 +136,7 @@ class _Run:
         for task_id in self._held:
             task = self._client.task(task_id)
             lost = any(
-                attempt["outcome"] == "LOST" and attempt["worker_id"] == self._cluster.killed
+                attempt["outcome"] in ("LOST", "UNDELIVERED") and attempt["worker_id"] == self._cluster.killed
                 for attempt in task["attempts"]
             )
             elsewhere = task["worker_id"] != self._cluster.killed
