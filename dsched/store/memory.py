@@ -1,0 +1,299 @@
+"""The store in memory, for tests and simulation: the same contract as a durable one, and the same refusals.
+
+It outlives `close`, so that a simulated process can die and another can open what it left.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from dsched.engine.changes import Batch
+from dsched.errors import BatchRefused, EpochLost
+from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
+from dsched.model.run import RunState
+from dsched.model.task import OPEN
+from dsched.store.interface import Active, Page
+from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit
+from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER, Table
+
+__all__ = ["MemoryStore"]
+
+R = TypeVar("R", bound=tuple[Any, ...])
+
+_ABSENT: Final = object()
+
+
+class _Rows(dict[Any, Any]):
+    """Rows by key, or an index; what a batch changes can be undone."""
+
+    def __init__(self, undo: list[Callable[[], Any]]) -> None:
+        super().__init__()
+        self._undo = undo
+
+    def put(self, key: Any, value: Any) -> None:
+        old = self.get(key, _ABSENT)
+        if old is _ABSENT:
+            self._undo.append(lambda: self.pop(key))
+        else:
+            self._undo.append(lambda: self.__setitem__(key, old))
+        self[key] = value
+
+    def insert(self, key: Any, value: Any, what: str) -> None:
+        if key in self:
+            raise BatchRefused(f"UNIQUE constraint failed: {what} {key!r}")
+        self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        if key in self:
+            # Back where it was: order of insertion means nothing here, all reads sort.
+            old = self.pop(key)
+            self._undo.append(lambda: self.__setitem__(key, old))
+
+
+class _Kind:
+    """What may be in the columns of a table, and which of them an update changes."""
+
+    def __init__(self, table: Table[Any]) -> None:
+        columns = table.columns
+        self.table = table
+        self.key = columns.index(table.key) if table.key else 0
+        self.version = columns.index("version") if "version" in columns else -1
+        self.required = frozenset(index for index, name in enumerate(columns) if name not in table.optional)
+        self.mutable = frozenset(index for index, name in enumerate(columns) if name in table.mutable)
+
+    def check(self, row: tuple[Any, ...], only: Iterable[int] | None = None) -> None:
+        """Refuse a value that a database would refuse."""
+        for index in range(len(row)) if only is None else only:
+            value = row[index]
+            if isinstance(value, str):
+                try:
+                    value.encode()
+                except UnicodeEncodeError as error:
+                    raise self._refused(index, str(error)) from None
+            elif isinstance(value, int):
+                if not -(2**63) <= value < 2**63:
+                    raise self._refused(index, "integer of more than 64 bits")
+            elif value is None:
+                if index in self.required:
+                    raise self._refused(index, "NOT NULL constraint failed")
+            else:
+                raise self._refused(index, f"type {type(value).__name__} cannot be stored")
+
+    def _refused(self, index: int, reason: str) -> BatchRefused:
+        return BatchRefused(f"{self.table.name}.{self.table.columns[index]}: {reason}")
+
+
+_JOB, _RUN, _TASK = _Kind(JOB), _Kind(RUN), _Kind(TASK)
+_ATTEMPT, _WORKER, _LOG, _LEADER = _Kind(ATTEMPT), _Kind(WORKER), _Kind(LOG), _Kind(LEADER)
+
+
+class MemoryStore:
+    """A store in dictionaries; the contract is `dsched.store.interface.Store`. Any thread may call it."""
+
+    def __init__(self, url: str = "memory:") -> None:
+        self.url = url
+        self._lock = threading.Lock()
+        self._undo: list[Callable[[], Any]] = []
+        self._leader = LeaderRow(0, 0, 0, "", "", "", 0, 0)
+        self._jobs = _Rows(self._undo)
+        self._runs = _Rows(self._undo)
+        self._dues = _Rows(self._undo)
+        self._tasks = _Rows(self._undo)
+        self._task_ids = _Rows(self._undo)
+        self._tasks_of = _Rows(self._undo)
+        self._attempts = _Rows(self._undo)
+        self._attempts_of = _Rows(self._undo)
+        self._logs_of = _Rows(self._undo)
+        self._workers = _Rows(self._undo)
+
+    def open(self) -> None:
+        """Do nothing: it is always open."""
+
+    def close(self) -> None:
+        """Do nothing: what was committed stays for whoever opens it next."""
+
+    # -- leadership
+
+    def leader(self) -> LeaderRow:
+        """Return the leader row."""
+        with self._lock:
+            return self._leader
+
+    def take_leadership(self, seen: LeaderRow, owner: str, address: str, admin_url: str) -> LeaderRow | None:
+        """Raise the epoch by one if the row is as `seen`, else return None."""
+        with self._lock:
+            now = self._leader
+            if (now.epoch, now.renewal) != (seen.epoch, seen.renewal):
+                return None
+            highest_fence = max((row.fence for row in self._tasks.values()), default=0)
+            self._leader = LeaderRow(
+                now.epoch + 1, 0, now.renewal + 1, owner, address, admin_url,
+                max(now.last_id, max(self._tasks, default=0)), max(now.last_fence, highest_fence),
+            )  # fmt: skip
+            return self._leader
+
+    # -- writes
+
+    def commit(self, batch: Batch) -> None:
+        """Write all of `batch`, or nothing of it."""
+        with self._lock:
+            leader = self._leader
+            if (leader.epoch, leader.batch) != (batch.epoch, batch.number - 1):
+                raise EpochLost(f"epoch {batch.epoch} does not lead with batch {batch.number - 1}", epoch=batch.epoch)
+            moved = leader._replace(
+                batch=batch.number, renewal=leader.renewal + 1, last_id=batch.last_id, last_fence=batch.last_fence
+            )
+            _LEADER.check(moved)
+            try:
+                self._write(batch)
+            except BaseException:
+                while self._undo:
+                    self._undo.pop()()
+                raise
+            self._undo.clear()
+            self._leader = moved
+
+    def _write(self, batch: Batch) -> None:
+        for name in batch.jobs_gone:
+            self._jobs.remove(name)
+        for job in batch.jobs_new:
+            _JOB.check(job)
+            self._jobs.insert(job.name, job, "job.name")
+        for run in batch.runs_new:
+            _RUN.check(run)
+            self._runs.insert(run.run_id, run, "run.run_id")
+            if run.due is not None:
+                self._dues.insert((run.job, run.due), run.run_id, "run.job, run.due")
+        for task in batch.tasks_new:
+            _TASK.check(task)
+            self._tasks.insert(task.job_id, task, "schedule_job.job_id")
+            self._task_ids.insert(task.task_id, task.job_id, "schedule_job.task_id")
+            self._tasks_of.put(task.run_id, (*self._tasks_of.get(task.run_id, ()), task.job_id))
+        self._update(_JOB, self._jobs, batch.jobs_set)
+        for due in batch.dues:
+            job = self._jobs.get(due.name)
+            if job is not None and job.version == due.version:
+                self._jobs.put(due.name, job._replace(next_due=due.next_due))
+        self._update(_RUN, self._runs, batch.runs_set)
+        self._update(_TASK, self._tasks, batch.tasks_set)
+        for attempt in batch.attempts:
+            _ATTEMPT.check(attempt)
+            self._attempts.insert((attempt.task_id, attempt.number), attempt, "attempt.task_id, attempt.number")
+            self._attempts_of.put(attempt.task_id, (*self._attempts_of.get(attempt.task_id, ()), attempt))
+        for log in batch.logs:
+            _LOG.check(log)
+            self._logs_of.put(log.task_id, (*self._logs_of.get(log.task_id, ()), log))
+        for worker in batch.workers:
+            _WORKER.check(worker)
+            self._workers.put(worker.worker_id, worker)
+
+    def _update(self, kind: _Kind, rows: _Rows, changed: Sequence[Any]) -> None:
+        seen: set[Any] = set()
+        for row in changed:
+            key = row[kind.key]
+            kind.check(row, (kind.key, *kind.mutable))
+            old = rows.get(key)
+            if old is None or old.version != row.version - 1 or key in seen:
+                raise BatchRefused(f"version: {kind.table.name} {key!r} is not stored with version {row.version - 1}")
+            seen.add(key)
+            rows.put(key, old._make(new if index in kind.mutable else kept
+                                    for index, (new, kept) in enumerate(zip(row, old, strict=True))))  # fmt: skip
+
+    # -- reads
+
+    def load_active(self) -> Active:
+        """Return every job, and every run that is not terminal with all of its tasks."""
+        with self._lock:
+            jobs = [self._jobs[name] for name in sorted(self._jobs)]
+            runs = [run for _, run in sorted(self._runs.items()) if not RunState(run.status).is_terminal]
+            ids = sorted(job_id for run in runs for job_id in self._tasks_of.get(run.run_id, ()))
+            return Active(jobs, runs, [self._tasks[job_id] for job_id in ids])
+
+    def job(self, name: str) -> JobRow | None:
+        """Return one job."""
+        with self._lock:
+            return self._jobs.get(name)
+
+    def jobs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[JobRow]:
+        """List jobs by name."""
+        with self._lock:
+            return self._page(JOBS, self._jobs.values(), limit, cursor, filters)
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Return one run."""
+        with self._lock:
+            return self._runs.get(run_id)
+
+    def runs_by_id(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
+        """Return those of `run_ids` that exist."""
+        with self._lock:
+            return [self._runs[run_id] for run_id in dict.fromkeys(run_ids) if run_id in self._runs]
+
+    def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[RunRow]:
+        """List runs, newest first."""
+        with self._lock:
+            return self._page(RUNS, self._runs.values(), limit, cursor, filters)
+
+    def task(self, task_id: str) -> TaskRow | None:
+        """Return one task."""
+        with self._lock:
+            return self._tasks.get(self._task_ids.get(task_id))
+
+    def tasks_of(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List the tasks of a run by shard item."""
+        with self._lock:
+            return self._page(TASKS, self._tasks_in(run_id), limit, cursor, filters)
+
+    def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        """Return per run how many of its tasks are in each status."""
+        with self._lock:
+            return {
+                run_id: _count(self._tasks_in(run_id)) for run_id in dict.fromkeys(run_ids) if run_id in self._tasks_of
+            }
+
+    def open_counts(self) -> Mapping[str, int]:
+        """Return how many tasks there are in each status that is not terminal."""
+        with self._lock:
+            return _count(row for row in self._tasks.values() if row.status in OPEN)
+
+    def attempts(self, task_id: str) -> Sequence[AttemptRow]:
+        """Return the closed attempts of a task by number."""
+        with self._lock:
+            return sorted(self._attempts_of.get(task_id, ()), key=lambda row: row.number)
+
+    def logs(self, task_id: str) -> Sequence[LogRow]:
+        """Return what is kept about a task, oldest first."""
+        with self._lock:
+            return list(self._logs_of.get(task_id, ()))
+
+    def worker(self, worker_id: str) -> WorkerRow | None:
+        """Return the last that was known of a worker."""
+        with self._lock:
+            return self._workers.get(worker_id)
+
+    def statuses(self, task_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the status of those of `task_ids` that exist."""
+        with self._lock:
+            return {name: self._tasks[self._task_ids[name]].status for name in task_ids if name in self._task_ids}
+
+    def _tasks_in(self, run_id: str) -> list[TaskRow]:
+        return [self._tasks[job_id] for job_id in self._tasks_of.get(run_id, ())]
+
+    @staticmethod
+    def _page(
+        listing: Listing[R], rows: Iterable[R], limit: int, cursor: str | None, filters: Mapping[str, str]
+    ) -> Page[R]:
+        conditions = listing.conditions(filters)
+        found = [row for row in rows if all(getattr(row, column) == value for column, value in conditions)]
+        if cursor is not None:
+            start, descending = listing.after(cursor), listing.descending
+            found = [r for r in found if (listing.place(r) < start if descending else listing.place(r) > start)]
+        found.sort(key=listing.place, reverse=listing.descending)
+        return listing.page(found[: check_limit(limit) + 1], limit)
+
+
+def _count(rows: Iterable[TaskRow]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.status] = counts.get(row.status, 0) + 1
+    return counts

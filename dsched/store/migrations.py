@@ -1,0 +1,68 @@
+"""Numbered migrations: SQL files of a dialect, each applied once, in order.
+
+The caller holds the lock and the transaction, so that two processes that open a store at once migrate it once, and a
+killed one leaves the schema as it was. What a version looks like is written in its file and nowhere else.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+
+from dsched.errors import ConfigError
+
+__all__ = ["Migration", "apply", "load_migrations", "outstanding"]
+
+_FILE: Final = re.compile(r"([0-9]{4})_[a-z0-9_]+\.sql\Z")
+_COMMENT: Final = re.compile(r"--[^\n]*")
+_END: Final = re.compile(r";[ \t]*(?:\n|\Z)")
+
+VERSION_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL PRIMARY KEY, applied_at TIMESTAMP NOT NULL)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema. In `sql` each statement ends with a semicolon at the end of a line."""
+
+    version: int
+    name: str
+    sql: str
+
+    def statements(self) -> list[str]:
+        """Return the statements, comments and blank ones left out."""
+        return [part.strip() for part in _END.split(_COMMENT.sub("", self.sql)) if part.strip()]
+
+
+def load_migrations(dialect: str) -> tuple[Migration, ...]:
+    """Return the migrations of a dialect by version. They are package data, so a zipped package has them too."""
+    found = []
+    for file in resources.files("dsched.store").joinpath("sql", dialect).iterdir():
+        match = _FILE.match(file.name)
+        if match is not None:
+            found.append(Migration(int(match.group(1)), file.name, file.read_text(encoding="utf-8")))
+    return tuple(sorted(found, key=lambda migration: migration.version))
+
+
+def outstanding(current: int, migrations: Sequence[Migration], store: str) -> list[Migration]:
+    """Return what is to be applied to a schema of version `current`, 0 for none.
+
+    Raises `ConfigError` for a schema newer than the newest of `migrations`; `store` names it in the message.
+    """
+    newest = migrations[-1].version
+    if current > newest:
+        raise ConfigError(
+            f"{store} has schema version {current}, this dsched knows {newest}: start the newer dsched that wrote it"
+        )
+    return [migration for migration in migrations if migration.version > current]
+
+
+def apply(execute: Callable[[str], Any], steps: Iterable[Migration]) -> None:
+    """Run migrations and record their versions, inside the transaction that the caller began."""
+    execute(VERSION_TABLE)
+    for migration in steps:
+        for statement in migration.statements():
+            execute(statement)
+        execute(f"INSERT INTO schema_version (version, applied_at) VALUES ({migration.version}, CURRENT_TIMESTAMP)")

@@ -1,0 +1,179 @@
+"""The reads of a store that speaks SQL, the same text in every dialect."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
+
+from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
+from dsched.model.run import RunState
+from dsched.store.interface import Active, Page
+from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit, is_storable
+from dsched.store.statements import (
+    ATTEMPT,
+    JOB,
+    LEADER,
+    LOG,
+    OPEN_TASK,
+    RUN,
+    TASK,
+    WORKER,
+    Bulk,
+    Table,
+    chunk_sizes,
+    where_in,
+)
+
+__all__ = ["SqlReads"]
+
+R = TypeVar("R", bound=tuple[Any, ...])
+Execute = Callable[..., Any]
+
+_FETCH: Final = 10_000
+_MOST_IDS: Final = 512
+_OPEN_RUN: Final = "status IN (" + ", ".join(f"'{s.value}'" for s in RunState if not s.is_terminal) + ")"
+_TASK_COLUMNS: Final = ", ".join(f"t.{name}" for name in TASK.columns)
+
+
+class SqlReads(ABC):
+    """Implement the reads of `dsched.store.interface.Store` over one method that lends a cursor.
+
+    `mark` is how the dialect writes a parameter.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._runs_by_id = where_in(RUN.select(), "run_id", mark)
+        self._statuses = where_in("SELECT task_id, status FROM schedule_job", "task_id", mark)
+        self._task_counts = where_in(
+            "SELECT run_id, status, count(*) FROM schedule_job", "run_id", mark, "GROUP BY run_id, status"
+        )
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Execute]:
+        """Lend `execute(text, values) -> cursor` of the reader's connection, for one consistent look."""
+
+    def leader(self) -> LeaderRow:
+        """Return the leader row."""
+        with self.reading() as execute:
+            return LeaderRow._make(execute(LEADER.select()).fetchone())
+
+    def load_active(self) -> Active:
+        """Return every job, and every run that is not terminal with all of its tasks."""
+        with self.reading() as execute:
+            jobs = _fetch(execute, JOB, JOB.select())
+            runs = _fetch(execute, RUN, RUN.select(f"WHERE {_OPEN_RUN}"))
+            tasks = _fetch(
+                execute,
+                TASK,
+                f"SELECT {_TASK_COLUMNS} FROM run r CROSS JOIN schedule_job t ON t.run_id = r.run_id"
+                f" WHERE r.{_OPEN_RUN}",
+            )
+        # By key; sorted here, because the database would sort whole rows, and spill them to disk.
+        jobs.sort(key=lambda row: row.name)
+        runs.sort(key=lambda row: row.run_id)
+        tasks.sort(key=lambda row: row.job_id)
+        return Active(jobs, runs, tasks)
+
+    def job(self, name: str) -> JobRow | None:
+        """Return one job."""
+        return self._one(JOB, "name", name)
+
+    def jobs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[JobRow]:
+        """List jobs by name."""
+        return self._page(JOBS, limit, cursor, filters)
+
+    def run(self, run_id: str) -> RunRow | None:
+        """Return one run."""
+        return self._one(RUN, "run_id", run_id)
+
+    def runs_by_id(self, run_ids: Sequence[str]) -> Sequence[RunRow]:
+        """Return those of `run_ids` that exist."""
+        return [RunRow._make(row) for row in self._many(self._runs_by_id, run_ids)]
+
+    def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[RunRow]:
+        """List runs, newest first."""
+        return self._page(RUNS, limit, cursor, filters)
+
+    def task(self, task_id: str) -> TaskRow | None:
+        """Return one task."""
+        return self._one(TASK, "task_id", task_id)
+
+    def tasks_of(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List the tasks of a run by shard item."""
+        if not is_storable(run_id):
+            return Page((), None)
+        return self._page(TASKS, limit, cursor, filters, (("run_id", run_id),))
+
+    def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        """Return per run how many of its tasks are in each status."""
+        counts: dict[str, dict[str, int]] = {}
+        for run_id, status, count in self._many(self._task_counts, run_ids):
+            counts.setdefault(run_id, {})[status] = count
+        return counts
+
+    def open_counts(self) -> Mapping[str, int]:
+        """Return how many tasks there are in each status that is not terminal."""
+        with self.reading() as execute:
+            text = f"SELECT status, count(*) FROM schedule_job WHERE {OPEN_TASK} GROUP BY status"
+            return dict(execute(text).fetchall())
+
+    def attempts(self, task_id: str) -> Sequence[AttemptRow]:
+        """Return the closed attempts of a task by number."""
+        return self._all(ATTEMPT, "task_id", task_id, "ORDER BY number")
+
+    def logs(self, task_id: str) -> Sequence[LogRow]:
+        """Return what is kept about a task, oldest first."""
+        return self._all(LOG, "task_id", task_id, "ORDER BY id")
+
+    def worker(self, worker_id: str) -> WorkerRow | None:
+        """Return the last that was known of a worker."""
+        return self._one(WORKER, "worker_id", worker_id)
+
+    def statuses(self, task_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the status of those of `task_ids` that exist."""
+        return dict(self._many(self._statuses, task_ids))
+
+    def _one(self, table: Table[R], column: str, value: str) -> R | None:
+        rows = self._all(table, column, value)
+        return rows[0] if rows else None
+
+    def _all(self, table: Table[R], column: str, value: str, rest: str = "") -> list[R]:
+        if not is_storable(value):
+            return []
+        with self.reading() as execute:
+            return _fetch(execute, table, table.select(f"WHERE {column} = {self._mark} {rest}"), [value])
+
+    def _many(self, bulk: Bulk, ids: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Run a statement for any number of ids, each once, in as many pieces as the dialect needs."""
+        wanted = [name for name in dict.fromkeys(ids) if is_storable(name)]
+        found: list[tuple[Any, ...]] = []
+        start = 0
+        with self.reading() as execute:
+            for size in chunk_sizes(len(wanted), _MOST_IDS):
+                found += execute(bulk.text(size), wanted[start : start + size]).fetchall()
+                start += size
+        return found
+
+    def _page(
+        self,
+        listing: Listing[R],
+        limit: int,
+        cursor: str | None,
+        filters: Mapping[str, str],
+        within: tuple[tuple[str, Any], ...] = (),
+    ) -> Page[R]:
+        text, values = listing.query(filters, cursor, self._mark, within)
+        values.append(check_limit(limit) + 1)
+        with self.reading() as execute:
+            rows = _fetch(execute, listing.table, text, values)
+        return listing.page(rows, limit)
+
+
+def _fetch(execute: Execute, table: Table[R], text: str, values: Sequence[Any] = ()) -> list[R]:
+    make: Callable[[tuple[Any, ...]], R] = table.row._make  # type: ignore[attr-defined]
+    rows: list[R] = []
+    cursor = execute(text, values)
+    while part := cursor.fetchmany(_FETCH):
+        rows.extend(map(make, part))
+    return rows
