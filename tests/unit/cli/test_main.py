@@ -14,7 +14,12 @@ from dsched.cli.main import cli
 def plan_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> Plan:
     """Return what `dsched demo` would play."""
     plans: list[Plan] = []
-    monkeypatch.setattr(command, "play", lambda plan, board: not plans.append(plan))
+
+    def play(plan: Plan, board: object) -> bool:
+        plans.append(plan)
+        return True
+
+    monkeypatch.setattr(command, "play", play)
     result = CliRunner().invoke(cli, ["demo", *options])
     assert result.exit_code == 0, result.output
     return plans[0]

@@ -66,8 +66,10 @@ def test_waiting_is_bounded(wait_s: float, query: str) -> None:
 
 
 def test_lists_are_read_page_by_page() -> None:
-    client, script = client_of(ok({"items": [1, 2], "next": "c 1"}), ok({"items": [3], "next": None}))
-    assert list(client.iter_runs(job="a")) == [1, 2, 3]
+    client, script = client_of(
+        ok({"items": [{"id": 1}, {"id": 2}], "next": "c 1"}), ok({"items": [{"id": 3}], "next": None})
+    )
+    assert [run["id"] for run in client.iter_runs(job="a")] == [1, 2, 3]
     assert script.asked == [
         "GET /api/v1/runs?job=a&limit=1000",
         "GET /api/v1/runs?job=a&limit=1000&cursor=c+1",

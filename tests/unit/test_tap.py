@@ -1,0 +1,116 @@
+"""The options of both roles, and what is made of them; nothing is started."""
+
+from pathlib import Path
+
+import pytest
+from twisted.internet.interfaces import IDelayedCall
+
+from dsched.tap import CoreOptions, CoreRole, CoreRoleService, WorkerOptions, WorkerRole
+from dsched.worker.service import WorkerService
+
+JOBS = "from dsched import job\n\n\n@job\ndef hello(ctx):\n    return 1\n"
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Settings come from the options only; files would land in `tmp_path`; the reactor keeps its clock for others."""
+    from twisted.internet import reactor
+
+    monkeypatch.setattr(reactor, "seconds", reactor.seconds)
+    for name in ("CONFIG", "LISTEN", "ADMIN", "STORE", "CORE", "JOBS", "ID", "SLOTS"):
+        monkeypatch.delenv(f"DSCHED_{name}", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], options: CoreOptions | WorkerOptions, *given: str) -> str:
+    """Return the one line that goes with exit code 2."""
+    with pytest.raises(SystemExit) as caught:
+        options.parseOptions(list(given))
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_the_core_takes_what_is_documented() -> None:
+    options = CoreOptions()
+    options.parseOptions(
+        ["--listen=1001", "--admin=localhost:1002", "--store=sqlite:///x.db", "--advertise=a:1", "--admin-url=http://b"]
+    )
+    settings, _ = options.settings
+    assert (str(settings.listen), str(settings.admin)) == ("127.0.0.1:1001", "127.0.0.1:1002")
+    assert (settings.store, settings.worker_address, settings.url) == ("sqlite:///x.db", "a:1", "http://b")
+
+
+def test_the_worker_takes_what_is_documented() -> None:
+    options = WorkerOptions()
+    options.parseOptions(
+        ["--core=1001", "--core=b:1002", "--jobs=x", "--jobs=y:z", "--id=w", "--group=g", "--slots=3", "--tag=s",
+         "--tag=t", "--weight=2"]
+    )  # fmt: skip
+    settings = options.settings
+    assert settings.cores == (("127.0.0.1", 1001), ("b", 1002))
+    assert (settings.jobs, settings.tags) == (("x", "y:z"), ("s", "t"))
+    assert (settings.worker_id, settings.group, settings.slots, settings.weight) == ("w", "g", 3, 2)
+
+
+def test_two_workers_without_an_id_have_different_ones() -> None:
+    ids = set()
+    for _ in range(2):
+        options = WorkerOptions()
+        options.parseOptions(["--core=1"])
+        ids.add(options.settings.worker_id)
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [(["--nonsense"], "nonsense"), (["x"], "argument"), (["--listen"], "listen"), (["--admin=0.0.0.0:1"], "tunnel"),
+     (["--config=nowhere"], "nowhere")],
+)  # fmt: skip
+def test_a_core_refuses_in_one_line(capsys: pytest.CaptureFixture[str], given: list[str], part: str) -> None:
+    line = refusal(capsys, CoreOptions(), *given)
+    assert line.startswith("dsched-core: ")
+    assert part in line
+
+
+def test_a_worker_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, WorkerOptions(), "--slots=0", "--id=a b")
+    for part in ("dsched-worker: ", "--core", "--slots", "--id"):
+        assert part in line
+
+
+def test_handlers_that_are_missing_are_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    options = WorkerOptions()
+    options.parseOptions(["--core=1", "--jobs=no_such_module"])
+    with pytest.raises(SystemExit):
+        WorkerRole.makeService(options)
+    assert "no_such_module" in capsys.readouterr().err
+
+
+def test_making_a_service_opens_nothing(tmp_path: Path) -> None:
+    (tmp_path / "hello_jobs.py").write_text(JOBS)
+    # twistd forks after this, and whatever is open by then is open twice.
+    before = open_files()
+    core = CoreOptions()
+    core.parseOptions(["--listen=1", "--admin=2", "--store=sqlite:///x.db"])
+    assert isinstance(CoreRole.makeService(core), CoreRoleService)
+    worker = WorkerOptions()
+    worker.parseOptions(["--core=1", f"--jobs={tmp_path / 'hello_jobs.py'}"])
+    assert isinstance(WorkerRole.makeService(worker), WorkerService)
+    assert open_files() == before
+    assert not (tmp_path / "x.db").exists()
+    assert pending_calls() == []
+
+
+def open_files() -> set[str]:
+    from twisted.internet import reactor  # noqa: F401  (its own descriptors are open from here on)
+
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def pending_calls() -> list[IDelayedCall]:
+    from twisted.internet import reactor
+
+    return list(reactor.getDelayedCalls())
