@@ -108,9 +108,9 @@ class ReconnectingClient:
         done: Deferred[None] = Deferred()
         self._stop_waiters.append(done)
         if self._peer is not None:
-            self._peer.close()
             self._clock.cancel(self._stop_timer)
             self._stop_timer = self._clock.call_later(STOP_TIMEOUT_S, self._peer.abort)
+            self._peer.close()  # Last: a transport may lose its connection before this returns.
         elif self._task is not None:
             self._task.cancel()
         else:
