@@ -16,6 +16,7 @@ from dsched.jobs import JobDeclaration
 from dsched.store.interface import Store
 from dsched.store.memory import MemoryStore
 from dsched.testing.sim_node import SimNode
+from dsched.testing.sim_threads import ThreadCall, ThreadFault, ThreadHook
 from dsched.testing.world import SimWorld
 from dsched.worker.handlers import HandlerRegistry
 from dsched.worker.service import WorkerService
@@ -52,6 +53,8 @@ class SimCluster:
         self.settings = settings or EngineSettings()
         self.slots = slots
         self.same_host = same_host
+        self.thread_hooks: list[ThreadHook] = []
+        """Faults of the store, by core and call; they outlive restarts."""
         self._handlers = handlers
         self.cores = [world.node(f"core{number + 1}") for number in range(cores)]
         self.workers = [world.node(f"worker{number + 1}") for number in range(workers)]
@@ -75,6 +78,8 @@ class SimCluster:
         clock = Clock(node.reactor, wall=node.wall.seconds)
         writer = self.world.threads(node, "writer")
         reader = self.world.threads(node, "reader")
+        for threads in (writer, reader):
+            threads.hooks.append(self._thread_fault)
         address = f"{node.ip}:{CORE_PORT}"
         identity = "host" if self.same_host else node.name
         election = StoreElection(self.store, writer, clock, identity=identity, address=address, admin_url="")
@@ -93,6 +98,10 @@ class SimCluster:
         )
         core.startService()
         return core
+
+    def _thread_fault(self, call: ThreadCall) -> ThreadFault | None:
+        faults = (hook(call) for hook in self.thread_hooks)
+        return next((fault for fault in faults if fault is not None), None)
 
     def _build_worker(self, node: SimNode) -> WorkerService:
         clock = Clock(node.reactor, wall=node.wall.seconds)
@@ -145,7 +154,7 @@ class SimCluster:
 
         def ended() -> bool:
             row = self.store.run(run_id)
-            return row is not None and row.finished_at is not None
+            return row is not None and row.finished_at is not None and self.leader is not None
 
         self.world.run_until(ended, limit_s)
         found: dict[str, Any] = self.ask(lambda core: core.run(run_id, 0))
