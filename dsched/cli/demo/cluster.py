@@ -37,8 +37,8 @@ class Cluster:
             for worker in self.workers.values():
                 worker.start()
             self.core.wait_for_workers(list(self.workers.values()))
-        except BaseException:
-            self._end(politely=False)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
