@@ -76,7 +76,7 @@ class _Connection:
 
     @contextmanager
     def use(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection. Whatever is raised meanwhile leaves no transaction open; sqlite3's errors become ours."""
+        """Lend the connection. What is raised meanwhile leaves no transaction open; sqlite3's errors become ours."""
         with self._lock:
             try:
                 if not self.is_open:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -158,8 +159,8 @@ def test_a_refused_request_fails_alone() -> None:
         assert leader is not None
         answers: dict[str, Any] = {}
         for key, params in (("a", 1), ("b", "poison"), ("c", 3)):
-            asked = Deferred.fromCoroutine(leader.trigger("work", {"key": key, "params": params}))
-            asked.addBoth(lambda answer, key=key: answers.__setitem__(key, answer))
+            asked: Deferred[Any] = Deferred.fromCoroutine(leader.trigger("work", {"key": key, "params": params}))
+            asked.addBoth(partial(answers.__setitem__, key))
         world.run_until(lambda: len(answers) == 3, 30.0)
         assert answers["b"].check(BatchRefused)
         answers["b"].trap(BatchRefused)
