@@ -183,10 +183,7 @@ class Journal:
         runs: dict[str, tuple[RunRow | None, Sequence[TaskRow]]] = {}
         for run_id in part.run_ids():
             runs[run_id] = (await self._reader.run(self._store.run, run_id), await self._tasks_of(run_id))
-        batch = part.batch
-        names = {row.name for row in (*batch.jobs_new, *batch.jobs_set)} | {due.name for due in batch.dues}
-        names |= set(batch.jobs_gone)
-        jobs = {name: await self._reader.run(self._store.job, name) for name in sorted(names)}
+        jobs = {name: await self._reader.run(self._store.job, name) for name in part.job_names()}
         self._engine.refused(part, error, runs, jobs, self._clock.moment())
 
     async def _tasks_of(self, run_id: str) -> list[TaskRow]:

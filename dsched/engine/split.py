@@ -17,6 +17,12 @@ class Part:
     batch: Batch
     effects: list[Effect] = field(default_factory=list)
 
+    def job_names(self) -> list[str]:
+        """Return the jobs whose own rows this part touches."""
+        batch = self.batch
+        named = [row.name for row in (*batch.jobs_new, *batch.jobs_set)] + [due.name for due in batch.dues]
+        return sorted({*named, *batch.jobs_gone})
+
     def run_ids(self) -> list[str]:
         """Return the runs that this part touches."""
         batch = self.batch
@@ -29,7 +35,8 @@ class Part:
 def split(batch: Batch, effects: Sequence[Effect], units: Mapping[str, Key]) -> list[Part]:
     """Return the parts of a batch in the order in which their keys appear; each must get its own number.
 
-    `units` maps runs to the key that they share with others. Effects without a key come with the last part.
+    `units` maps runs to the key that they share with others. Effects without a key, which must happen whatever is
+    refused, are the last part, without rows; so they still follow everything that they may speak of.
     """
     parts: dict[Key, Part] = {}
 
@@ -39,7 +46,7 @@ def split(batch: Batch, effects: Sequence[Effect], units: Mapping[str, Key]) -> 
         return parts[key]
 
     def of_run(run_id: str | None) -> Key:
-        return units.get(run_id or "", run_id or "")
+        return "no run" if run_id is None else units.get(run_id, run_id)
 
     def share(name: str, rows: Iterable[Any], key_of: Any) -> None:
         for row in rows:
@@ -52,8 +59,8 @@ def split(batch: Batch, effects: Sequence[Effect], units: Mapping[str, Key]) -> 
         share(name, getattr(batch, name), lambda row: of_run(row.run_id))
     share("attempts", batch.attempts, lambda row: of_run(row.task_id.rpartition(":")[0]))
     share("workers", batch.workers, lambda row: f"worker:{row.worker_id}")
-    last = next(reversed(parts), "")
     for effect in effects:
-        key = last if effect.key is None else units.get(effect.key, effect.key)
-        part(key).effects.append(effect)
+        if effect.key is not None:
+            part(units.get(effect.key, effect.key)).effects.append(effect)
+    part("").effects += [effect for effect in effects if effect.key is None]
     return list(parts.values())

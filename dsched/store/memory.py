@@ -171,9 +171,9 @@ class MemoryStore:
             self._tasks_of.put(task.run_id, (*self._tasks_of.get(task.run_id, ()), task.job_id))
         self._update(_JOB, self._jobs, batch.jobs_set)
         for due in batch.dues:
-            job = self._jobs.get(due.name)
-            if job is not None and job.version == due.version:
-                self._jobs.put(due.name, job._replace(next_due=due.next_due))
+            stored = self._jobs.get(due.name)
+            if stored is not None and stored.version == due.version:
+                self._jobs.put(due.name, stored._replace(next_due=due.next_due))
         self._update(_RUN, self._runs, batch.runs_set)
         self._update(_TASK, self._tasks, batch.tasks_set)
         for attempt in batch.attempts:
