@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from dsched.engine.changes import Batch
+from dsched.engine.changes import Batch, DueRow
 from dsched.errors import BatchRefused, EpochLost
 from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
 from dsched.model.run import RunState
@@ -85,6 +85,7 @@ class _Kind:
 
 _JOB, _RUN, _TASK = _Kind(JOB), _Kind(RUN), _Kind(TASK)
 _ATTEMPT, _WORKER, _LOG, _LEADER = _Kind(ATTEMPT), _Kind(WORKER), _Kind(LOG), _Kind(LEADER)
+_DUE = _Kind(Table("job", DueRow, "name"))
 
 
 class MemoryStore:
@@ -171,6 +172,7 @@ class MemoryStore:
             self._tasks_of.put(task.run_id, (*self._tasks_of.get(task.run_id, ()), task.job_id))
         self._update(_JOB, self._jobs, batch.jobs_set)
         for due in batch.dues:
+            _DUE.check(due)
             stored = self._jobs.get(due.name)
             if stored is not None and stored.version == due.version:
                 self._jobs.put(due.name, stored._replace(next_due=due.next_due))

@@ -32,6 +32,7 @@ from dsched.store.statements import (
     WORKER,
     Bulk,
     Table,
+    bulk_dues,
     bulk_insert,
     bulk_update,
     chunk_sizes,
@@ -62,6 +63,7 @@ _UPDATE: Final = {table.name: bulk_update(table, _MARK) for table in (JOB, RUN, 
 _VALUES: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {
     table.name: table.picker(*table.mutable, table.key) for table in (JOB, RUN, TASK)
 }
+_MOVE_DUES: Final = bulk_dues(_MARK)
 _DELETE_JOBS: Final = where_in("DELETE FROM job", "name", _MARK)
 
 
@@ -324,6 +326,7 @@ class SqliteStore(SqlReads):
         self._insert(database, RUN, batch.runs_new)
         self._insert(database, TASK, batch.tasks_new)
         self._update(database, JOB, batch.jobs_set)
+        self._bulk(database, _MOVE_DUES, batch.dues)
         self._update(database, RUN, batch.runs_set)
         self._update(database, TASK, batch.tasks_set)
         self._insert(database, ATTEMPT, batch.attempts)

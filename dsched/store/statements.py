@@ -26,6 +26,7 @@ __all__ = [
     "WORKER",
     "Bulk",
     "Table",
+    "bulk_dues",
     "bulk_insert",
     "bulk_update",
     "chunk_sizes",
@@ -134,6 +135,13 @@ def bulk_update(table: Table[Any], mark: str) -> Bulk:
     )
     width = len(names)
     return Bulk(width, lambda rows: head + _places(width, rows, mark) + tail)
+
+
+def bulk_dues(mark: str) -> Bulk:
+    """Return the update that moves jobs' next dues on: per row goes in a whole `DueRow`."""
+    head = "UPDATE job SET next_due = v.column3 FROM (VALUES "
+    tail = ") AS v WHERE job.name = v.column1 AND job.version = v.column2"
+    return Bulk(3, lambda rows: head + _places(3, rows, mark) + tail)
 
 
 def where_in(head: str, column: str, mark: str, rest: str = "") -> Bulk:
