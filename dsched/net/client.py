@@ -21,6 +21,7 @@ from dsched.wire.framing import Frame
 __all__ = ["ReconnectingClient", "core_endpoint"]
 
 STOP_TIMEOUT_S = 1.0
+MAX_CORES = 64
 
 _HOST_PORT = re.compile(r"(?:(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.]+\]):)?(?P<port>\d{1,5})")
 
@@ -80,6 +81,7 @@ class ReconnectingClient:
         self._connect_timeout_s = connect_timeout_s
         self._high_water = high_water
         self._index = 0
+        self._next_index: int | None = None
         self._next: int | None = None
         self._wanted = False
         self._peer: FramedProtocol | None = None
@@ -128,6 +130,16 @@ class ReconnectingClient:
             self._endpoints.append((core, endpoint))
             names.append(core)
         self._next = names.index(core)
+
+    def try_next(self, core: str, make_endpoint: Callable[[str], IStreamClientEndpoint]) -> None:
+        """Try `core` after the present connection; it is made by `make_endpoint` and remembered when it is new."""
+        names = [name for name, _ in self._endpoints]
+        if core not in names:
+            if len(names) >= MAX_CORES:
+                return
+            self._endpoints.append((core, make_endpoint(core)))
+            names.append(core)
+        self._next_index = names.index(core)
 
     # FrameHandler, between the protocol and the real handler.
 
@@ -191,7 +203,9 @@ class ReconnectingClient:
         if self._peer is not None:
             await gone
         self._gone = None
-        if self.failures:
+        if self._next_index is not None:
+            self._index, self._next_index = self._next_index, None
+        elif self.failures:
             self._index = (self._index + 1) % len(self._endpoints)
         self._tell_stopped()
 

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
 from dsched.clock import Clock
+from dsched.config import Address
 from dsched.net.client import ReconnectingClient, core_endpoint
 from dsched.worker.handlers import HandlerRegistry
 from dsched.worker.session import Session
@@ -43,6 +44,7 @@ class WorkerService(Service):
             endpoints = {address: core_endpoint(clock.reactor, address) for address in addresses}
         self._client = ReconnectingClient(endpoints, self.session, clock, rng)
         self.session.on_ready = self._client.succeeded
+        self.session.on_redirect = self._follow
 
     def startService(self) -> None:
         """Connect, and stay connected."""
@@ -59,6 +61,13 @@ class WorkerService(Service):
         """
         super().stopService()
         return Deferred.fromCoroutine(self._leave())
+
+    def _follow(self, leader: str) -> None:
+        """Go to the core that leads, once this one has closed the connection."""
+        try:
+            self._client.try_next(leader, lambda _: core_endpoint(self._clock.reactor, str(Address.parse(leader))))
+        except ValueError as error:
+            self.log.error("no core can be at {leader!r}: {error}", leader=leader, error=error)
 
     async def _leave(self) -> None:
         session = self.session

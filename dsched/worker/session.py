@@ -24,32 +24,30 @@ from dsched.wire.messages import (
     Register,
     Request,
     Response,
-    Resume,
-    RunningAttempt,
     Started,
     StartedMany,
     decode_cancel,
     decode_drain,
     decode_error,
     decode_heartbeat,
+    decode_redirect,
     decode_register_ack,
     decode_request,
     decode_result_acks,
     decode_resume_ack,
     frame,
-    resume_frames,
 )
 from dsched.worker import results
 from dsched.worker.attempt import Attempt
 from dsched.worker.contact import Contact
 from dsched.worker.handlers import HandlerRegistry
 from dsched.worker.ledger import Ledger
+from dsched.worker.resume import resume_of
 from dsched.worker.settings import WorkerSettings
 from dsched.worker.slots import Slots
 
 __all__ = ["Session", "SessionState"]
 
-RESUME_CHUNK_BYTES = 200 * 1024
 JOIN_TIMEOUT_S = 15.0
 WRITE_BYTES = 65_536
 NEEDED_FEATURES = frozenset({"started", "resultAck", "cancel", "drain", "resume"})
@@ -73,7 +71,8 @@ class SessionTimeout(DschedError):
 class Session:
     """Speaks with the core; a `FrameHandler` for `dsched.net.client`.
 
-    `on_ready` is called each time the core has taken what RESUME brought. Start it once; stop it last.
+    `on_ready` is called each time the core has taken what RESUME brought, `on_redirect` with the `HOST:PORT` of the
+    leader when a core does not lead. Start it once; stop it last.
     """
 
     log = Logger()
@@ -87,6 +86,7 @@ class Session:
         *,
         ledger: Ledger | None = None,
         on_ready: Callable[[], None] = lambda: None,
+        on_redirect: Callable[[str], None] = lambda leader: None,
     ) -> None:
         self.state = SessionState.OFFLINE
         self.epoch = 0
@@ -101,6 +101,7 @@ class Session:
             on_results=self._finished,
         )
         self.on_ready = on_ready
+        self.on_redirect = on_redirect
         self._settings = settings
         self._handlers = handlers
         self._clock = clock
@@ -120,6 +121,7 @@ class Session:
             MessageType.RESUME_ACK: self._resume_ack,
             MessageType.DRAIN: self._drained_by_core,
             MessageType.ERROR: self._error,
+            MessageType.REDIRECT: self._redirect,
         }
 
     # What the service calls.
@@ -225,27 +227,10 @@ class Session:
         self._clock.cancel(self._join_timer)
         self.state = SessionState.RESUMING
         self._contact.registered()
-        self._out.extend(self._resume())
+        now_s = self._clock.monotonic()
+        self._out.extend(resume_of(self._settings, self._handlers, self.slots.unreported(), self.ledger, now_s))
         if self.draining:
             self._out.append(frame(Drain("stopping")))
-
-    def _resume(self) -> list[bytes]:
-        settings, now_s = self._settings, self._clock.monotonic()
-        running = [_running(attempt, now_s) for attempt in self.slots.unreported()]
-        resume = Resume(
-            group=settings.group,
-            slots=settings.slots,
-            weight=settings.weight,
-            tags=list(settings.tags),
-            handlers=self._handlers.names,
-            running=running,
-            results=list(self.ledger),
-        )
-        try:
-            return resume_frames(resume, max_body=RESUME_CHUNK_BYTES)
-        except ProtocolError:
-            # One result alone is larger than a chunk should be.
-            return resume_frames(resume)
 
     def _resume_ack(self, body: bytes) -> None:
         ack = decode_resume_ack(body)
@@ -335,6 +320,11 @@ class Session:
         error = decode_error(body)
         self.log.error("the core refuses: {code}: {message}", code=error.code, message=error.message)
 
+    def _redirect(self, body: bytes) -> None:
+        leader = decode_redirect(body).leader
+        self.log.info("this core does not lead; the leader is {leader}", leader=leader)
+        self.on_redirect(leader)
+
     # What slots report.
 
     def _started(self, began: list[Attempt]) -> None:
@@ -391,15 +381,3 @@ class Session:
                 batch.append(data)
                 size += len(data)
             peer.send(b"".join(batch) if len(batch) > 1 else batch[0])
-
-
-def _running(attempt: Attempt, now_s: float) -> RunningAttempt:
-    request, started_s = attempt.request, attempt.started_s
-    return RunningAttempt(
-        request.task_id,
-        request.job_id,
-        request.attempt,
-        request.fence,
-        started_s is not None,
-        0.0 if started_s is None else max(0.0, now_s - started_s) * 1000,
-    )

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import Clock as ManualReactor
-from twisted.internet.testing import StringTransportWithDisconnection
+from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
 from twisted.trial.unittest import SynchronousTestCase
 
 from dsched.clock import Clock
@@ -17,6 +17,7 @@ from dsched.wire.framing import FrameDecoder
 from dsched.wire.messages import (
     FEATURES,
     MessageType,
+    Redirect,
     RegisterAck,
     Request,
     ResultAcks,
@@ -251,6 +252,45 @@ class Starting(ServiceCase):
         self.make(endpoint)
         self.assertEqual(endpoint.attempts, 0)
         self.assert_clean()
+
+    def test_a_core_that_does_not_lead_sends_on_to_the_leader(self) -> None:
+        follower, leader, third = Accepting(), Accepting(), Accepting()
+        settings = WorkerSettings((("core", 1),), "w")
+        cores = {"10.0.0.1:1": follower, "10.0.0.2:1": third, "10.0.0.3:1": leader}
+        service = WorkerService(settings, self.clock, random.Random(1), self.handlers, cores)  # type: ignore[arg-type]
+        service.startService()
+        follower.say(Redirect("10.0.0.3:1"))
+        follower.peer.abort()
+        self.pass_time(1)
+        self.assertEqual((follower.attempts, third.attempts, leader.attempts), (1, 0, 1))
+        leader.join()
+        leader.peer.abort()
+        self.pass_time(1)
+        self.assertEqual((follower.attempts, third.attempts, leader.attempts), (1, 0, 2))
+        stopped = service.stopService()
+        self.pass_time(1.1)
+        self.successResultOf(stopped)
+
+    def test_a_leader_that_was_not_known_is_tried_too(self) -> None:
+        reactor = MemoryReactorClock()
+        follower = Accepting()
+        service = WorkerService(
+            WorkerSettings((("core", 1),), "w"),
+            Clock(reactor),
+            random.Random(1),
+            self.handlers,
+            {"core:1": follower},  # type: ignore[dict-item]
+        )
+        service.startService()
+        follower.say(Redirect("10.0.0.9:77"))
+        follower.say(Redirect("unix:/tmp/trap"))
+        follower.peer.abort()
+        reactor.advance(1)
+        reactor.advance(1)
+        # The memory reactor resolves every name to loopback.
+        self.assertEqual([client[1] for client in reactor.tcpClients], [77])
+        self.successResultOf(service.stopService())
+        self.flushLoggedErrors()
 
     def test_settings_are_checked(self) -> None:
         with self.assertRaises(ConfigError):

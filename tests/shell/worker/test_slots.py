@@ -14,6 +14,7 @@ from twisted.trial.unittest import TestCase
 from dsched.clock import Clock
 from dsched.jobs import DoNotRetry, JobContext, declaration_of, job
 from dsched.net.protocol import FramedProtocol
+from dsched.wire.framing import FrameDecoder
 from dsched.wire.messages import (
     FEATURES,
     Cancel,
@@ -296,13 +297,15 @@ class Hogs(TestCase):
             is_open = writable = True
 
             def send(self, data: bytes) -> None:
-                heard.append(data[5])
-                if data[5] == MessageType.HEARTBEAT and pongs:
+                heard.extend(received.type for received in FrameDecoder().feed(data))
+                if pongs and MessageType.HEARTBEAT in heard:
+                    heard.remove(MessageType.HEARTBEAT)
                     pongs.pop().callback(None)
 
         settings = WorkerSettings((("core", 1),), "w", slots=2)
         session = Session(settings, registry(hog=hog), clock, "i")
         session.start()
+        self.addCleanup(session.stop)
         peer: Any = Peer()
         session.connected(peer)
 
@@ -332,7 +335,6 @@ class Hogs(TestCase):
         await session.slots.when_idle().addTimeout(PATIENCE_S, reactor)
         self.assertEqual(heard.count(MessageType.RESPONSE), 2)
         session.disconnected(peer, Exception("end"))
-        session.stop()
 
 
 class Leaving(TestCase):
