@@ -1,8 +1,9 @@
 """Leadership through one row of the store, the same way for one core as for many.
 
-A core takes over at once when the stored owner is its own host and it has bound the stored worker address: the owner
-must be dead then. Any other core takes over when the row has not been renewed for 12 s of its own monotonic clock, so
-that no two clocks are ever compared. Taking over raises the epoch; whatever an older leader still tries is refused.
+A core takes over at once when nobody owns the row, or when the stored owner is its own host and it has bound the
+stored worker address: the owner must be dead then. Any other core takes over when the row has not been renewed for 12
+s of its own monotonic clock, so that no two clocks are ever compared. Taking over raises the epoch; whatever an older
+leader still tries is refused.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,7 @@ class StoreElection:
                     self.log.info("{address} leads; standing by", address=row.address)
                 seen, since_s = row, now_s
                 on_seen(row)
-            is_dead = row.epoch == 0 or self._is_own(row)
+            is_dead = not row.owner or self._is_own(row)
             if is_dead or now_s - since_s >= TAKEOVER_S:
                 taken: LeaderRow | None = await self._writer.run(
                     self._store.take_leadership, row, self._identity, self._address, self._admin_url

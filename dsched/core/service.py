@@ -119,11 +119,21 @@ class CoreService(Service):
             await self._term.journal.settled()
         if self._life is not None:
             self._life.cancel()
+        led = self._term is not None
         self._end_term(StoreUnavailable("this core is stopping"))
         self._peers.close_all()
+        if led:
+            await self._resign()
         await self._writer.run(self._store.close)
         self._writer.stop()
         self._reader.stop()
+
+    async def _resign(self) -> None:
+        """Let another core lead at once."""
+        try:
+            await self._writer.run(self._store.resign, self._leader.epoch)
+        except StoreUnavailable as error:
+            self.log.warn("the store is away, the next core must wait: {error}", error=error.message)  # noqa: G010
 
     async def _live(self) -> None:
         try:

@@ -61,6 +61,9 @@ class Store(Protocol):
         raised to the highest stored `job_id` and fence where those are higher.
         """
 
+    def resign(self, epoch: int) -> None:
+        """Clear the owner, if `epoch` still leads: a core that stops in order lets the next one lead at once."""
+
     # -- writes
 
     def commit(self, batch: Batch) -> None:

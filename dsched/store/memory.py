@@ -133,6 +133,12 @@ class MemoryStore:
             )  # fmt: skip
             return self._leader
 
+    def resign(self, epoch: int) -> None:
+        """Let the next core lead at once, if `epoch` still leads."""
+        with self._lock:
+            if self._leader.epoch == epoch:
+                self._leader = self._leader._replace(owner="", renewal=self._leader.renewal + 1)
+
     # -- writes
 
     def commit(self, batch: Batch) -> None:

@@ -306,6 +306,11 @@ class SqliteStore(SqlReads):
             database.execute("COMMIT")
             return row
 
+    def resign(self, epoch: int) -> None:
+        """Let the next core lead at once, if `epoch` still leads."""
+        with self._writer.use() as database:
+            database.execute("UPDATE leader SET owner = '', renewal = renewal + 1 WHERE epoch = ?", (epoch,))
+
     # -- writes
 
     def commit(self, batch: Batch) -> None:

@@ -108,11 +108,12 @@ class SimCluster:
         settings = WorkerSettings(
             cores=tuple((core.ip, CORE_PORT) for core in self.cores), worker_id=node.name, slots=self.slots
         )
-        endpoints = {core.name: self.world.network.connect(node, f"{core.name}:{CORE_PORT}") for core in self.cores}
+        endpoints = {
+            f"{core.ip}:{CORE_PORT}": self.world.network.connect(node, f"{core.name}:{CORE_PORT}")
+            for core in self.cores
+        }
         registry = HandlerRegistry(self._handlers(node, clock))
-        worker = WorkerService(
-            settings, clock, self.world.derive_rng(f"{node.name}.{node.lives}"), registry, endpoints
-        )
+        worker = WorkerService(settings, clock, self.world.derive_rng(f"{node.name}.{node.lives}"), registry, endpoints)
         worker.startService()
         return worker
 

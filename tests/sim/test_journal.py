@@ -1,41 +1,20 @@
 """The journal's rules on a whole simulated core: lost answers, a store that goes away, rows that it refuses."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 
-from dsched.clock import Clock
 from dsched.core.service import CoreService
 from dsched.errors import BatchRefused, Conflict, StoreUnavailable
-from dsched.jobs import JobContext, JobDeclaration, declaration_of, job
 from dsched.testing.cluster import SimCluster
-from dsched.testing.sim_node import SimNode
 from dsched.testing.sim_threads import Crash, FailAfter, FailBefore, Hang, ThreadCall, ThreadFault
 from dsched.testing.world import SimWorld
+from tests.sim.work import Work
 
 AWAY = StoreUnavailable("the wire was cut")
-
-
-class Work:
-    """A job whose handler takes a second and counts its executions."""
-
-    def __init__(self) -> None:
-        self.begun: Counter[str] = Counter()
-
-    def handlers(self, node: SimNode, clock: Clock) -> Iterable[JobDeclaration]:
-        @job("work")
-        async def work(ctx: JobContext) -> Any:
-            self.begun[ctx.task_id] += 1
-            await clock.sleep(1.0)
-            return ctx.params
-
-        declaration = declaration_of(work)
-        assert declaration is not None
-        return [declaration]
 
 
 def ready(world: SimWorld, work: Work) -> SimCluster:

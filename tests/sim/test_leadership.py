@@ -1,0 +1,146 @@
+"""Who leads, who follows, and what workers and people see of a change."""
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from dsched.errors import NotLeader
+from dsched.testing.cluster import SimCluster
+from dsched.testing.sim_node import CrashKind
+from dsched.testing.world import SimWorld
+from tests.sim.work import Work
+
+SEEDS = range(3)
+
+
+def ready(world: SimWorld, work: Work, **options: Any) -> SimCluster:
+    cluster = SimCluster(world, work.handlers, cores=2, workers=2, slots=4, **options)
+    cluster.start()
+    cluster.until_ready()
+    cluster.ask(lambda core: core.create_job({"name": "work", "sharding_total": 4, "timeout": 120}))
+    return cluster
+
+
+def follower_of(cluster: SimCluster) -> Any:
+    return next(node.app for node in cluster.cores if node.app is not cluster.leader)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_leads_and_the_other_follows_and_says_who_leads(seed: int) -> None:
+    with SimWorld(seed) as world:
+        cluster = ready(world, Work())
+        world.run_for(60.0)
+        leader, follower = cluster.leader, follower_of(cluster)
+        assert leader is not None
+        assert follower.status()["role"] == "follower"
+        assert follower.leader() == leader.leader()
+        answers: list[Any] = []
+        Deferred.fromCoroutine(follower.trigger("work", {})).addBoth(answers.append)
+        world.run_for(1.0)
+        failure = answers[0]
+        failure.trap(NotLeader)
+        assert failure.value.details["leader"]["address"] == leader.leader()["address"]
+        reads: list[Any] = []
+        Deferred.fromCoroutine(follower.job("work")).addBoth(reads.append)
+        world.run_for(1.0)
+        assert reads[0]["name"] == "work"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_dead_leaders_work_goes_on_under_the_next(seed: int) -> None:
+    with SimWorld(seed) as world:
+        work = Work(30.0)
+        cluster = ready(world, work)
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        world.run_for(2.0)
+        epoch = cluster.leader.status()["epoch"]  # type: ignore[union-attr]
+        dead = next(node for node in cluster.cores if node.app is cluster.leader)
+        dead.crash()
+        began = world.reactor.seconds()
+        world.run_until(lambda: cluster.leader is not None, 14.0)
+        assert world.reactor.seconds() - began <= 14.0
+        assert cluster.leader.status()["epoch"] == epoch + 1  # type: ignore[union-attr]
+        assert cluster.until_ended(run["id"], 90.0)["counts"] == {"SUCCESS": 4}
+        assert set(work.begun.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_on_the_same_address_takes_over_at_once(seed: int) -> None:
+    with SimWorld(seed) as world:
+        work = Work(10.0)
+        cluster = ready(world, work)
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        world.run_for(2.0)
+        node = next(node for node in cluster.cores if node.app is cluster.leader)
+        node.crash()
+        cluster.start_core(node)
+        world.run_until(lambda: cluster.leader is node.app, 1.0)
+        assert cluster.until_ended(run["id"], 60.0)["counts"] == {"SUCCESS": 4}
+        assert set(work.begun.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_core_that_stops_in_order_leaves_no_gap(seed: int) -> None:
+    with SimWorld(seed) as world:
+        cluster = ready(world, Work())
+        leader = cluster.leader
+        assert leader is not None
+        leader.stopService()
+        world.run_until(lambda: cluster.leader is not None and cluster.leader is not leader, 3.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_paused_leader_is_replaced_and_what_it_still_writes_is_refused(seed: int) -> None:
+    with SimWorld(seed) as world:
+        work = Work(40.0)
+        cluster = ready(world, work)
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        world.run_for(2.0)
+        old = next(node for node in cluster.cores if node.app is cluster.leader)
+        other = next(node for node in cluster.cores if node is not old)
+        epoch = old.app.status()["epoch"]
+        old.pause(20.0)
+        world.run_until(lambda: other.app.status()["role"] == "leader", 16.0)
+        assert cluster.store.leader().epoch == epoch + 1
+        world.run_for(30.0)
+        assert old.app.status()["role"] == "follower"
+        assert cluster.store.leader().epoch == epoch + 1
+        assert cluster.until_ended(run["id"], 200.0)["counts"] == {"SUCCESS": 4}
+        assert set(work.begun.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_whose_renewals_fail_steps_down_and_doubles_nothing(seed: int) -> None:
+    """Case B063: an election error kept a stale leader for 19 days, and each cron row came twice."""
+    from dsched.errors import StoreUnavailable
+    from dsched.testing.sim_threads import FailBefore
+
+    with SimWorld(seed) as world:
+        cluster = ready(world, Work())
+        trigger = {"type": "interval", "seconds": 5}
+        cluster.ask(lambda core: core.create_job({"name": "tick", "handler": "work", "trigger": trigger}))
+        old = next(node for node in cluster.cores if node.app is cluster.leader)
+        fault = FailBefore(StoreUnavailable("its own connection is gone"))
+        struck = [True]
+        cluster.thread_hooks.append(lambda call: fault if struck and call.node == old.name else None)
+        world.run_for(40.0)
+        new = cluster.leader
+        assert new is not None
+        assert new is not old.app
+        struck.clear()
+        world.run_for(30.0)
+        assert old.app.status()["role"] == "follower"
+        dues = [row.due for row in cluster.store.runs(1000, None, {"job": "tick"}).items]
+        assert len(dues) == len(set(dues))
+
+
+def test_a_machine_without_power_is_replaced_too() -> None:
+    with SimWorld(11) as world:
+        work = Work(5.0)
+        cluster = ready(world, work)
+        node = next(node for node in cluster.cores if node.app is cluster.leader)
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        node.crash(CrashKind.SILENT)
+        world.run_until(lambda: cluster.leader is not None, 14.0)
+        assert cluster.until_ended(run["id"], 200.0)["counts"] == {"SUCCESS": 4}
