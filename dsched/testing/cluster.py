@@ -16,6 +16,7 @@ from dsched.jobs import JobDeclaration
 from dsched.store.interface import Store
 from dsched.store.memory import MemoryStore
 from dsched.testing.sim_node import SimNode
+from dsched.testing.sim_threads import SimThreads
 from dsched.testing.sim_threads import ThreadCall, ThreadFault, ThreadHook
 from dsched.testing.world import SimWorld
 from dsched.worker.handlers import HandlerRegistry
@@ -74,18 +75,32 @@ class SimCluster:
         """Start a worker, or start it again after a crash; each start is a new incarnation."""
         return node.start(self._build_worker)
 
+    # -- what a scenario may want different
+
+    def store_of(self, node: SimNode) -> Store:
+        """Return the store as the core on `node` sees it."""
+        return self.store
+
+    def threads(self, node: SimNode, name: str) -> SimThreads:
+        """Return a pool for the present life of a core."""
+        return self.world.threads(node, name)
+
+    def slots_of(self, node: SimNode) -> int:
+        """Return the slots of the worker on `node`."""
+        return self.slots
+
     def _build_core(self, node: SimNode) -> CoreService:
         clock = Clock(node.reactor, wall=node.wall.seconds)
-        writer = self.world.threads(node, "writer")
-        reader = self.world.threads(node, "reader")
+        store = self.store_of(node)
+        writer, reader = self.threads(node, "writer"), self.threads(node, "reader")
         for threads in (writer, reader):
             threads.hooks.append(self._thread_fault)
         address = f"{node.ip}:{CORE_PORT}"
         identity = "host" if self.same_host else node.name
-        election = StoreElection(self.store, writer, clock, identity=identity, address=address, admin_url="")
+        election = StoreElection(store, writer, clock, identity=identity, address=address, admin_url="")
         core = CoreService(
             clock=clock,
-            store=self.store,
+            store=store,
             writer=writer,
             reader=reader,
             election=election,
@@ -106,7 +121,7 @@ class SimCluster:
     def _build_worker(self, node: SimNode) -> WorkerService:
         clock = Clock(node.reactor, wall=node.wall.seconds)
         settings = WorkerSettings(
-            cores=tuple((core.ip, CORE_PORT) for core in self.cores), worker_id=node.name, slots=self.slots
+            cores=tuple((core.ip, CORE_PORT) for core in self.cores), worker_id=node.name, slots=self.slots_of(node)
         )
         endpoints = {
             f"{core.ip}:{CORE_PORT}": self.world.network.connect(node, f"{core.name}:{CORE_PORT}")
