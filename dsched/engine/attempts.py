@@ -34,11 +34,16 @@ class Attempts:
         attempt = session.find(task_id, number)
         if attempt is None or attempt.closed or attempt.started:
             return
+        self._begin(attempt, now.wall_ms)
+        self._arm_deadline(attempt, now, 0.0)
+
+    def _begin(self, attempt: Attempt, started_ms: int) -> None:
         task = attempt.task
         attempt.started = True
         task.apply(TaskEvent.START)
-        task.started_ms = now.wall_ms
-        self._arm_deadline(attempt, now, 0.0)
+        task.started_ms = started_ms
+        timeout_s = task.run.snapshot.timeout_s
+        task.deadline_ms = started_ms + timeout_s * 1000 if timeout_s else None
         self._state.touch_task(task)
 
     def _arm_deadline(self, attempt: Attempt, now: Moment, elapsed_s: float) -> None:
@@ -46,7 +51,6 @@ class Attempts:
         timeout_s = attempt.task.run.snapshot.timeout_s
         if timeout_s:
             left_s = max(0.0, timeout_s - elapsed_s)
-            attempt.task.deadline_ms = now.wall_ms + int(left_s * 1000)
             limit_s = left_s + self._settings.timeout_slack_s
             attempt.timer = self._state.arm(now, limit_s, self.time_is_up, attempt)
 
@@ -57,16 +61,14 @@ class Attempts:
         if not session.plain:
             key = attempt.task.run.run_id if attempt is not None else None
             self._state.effects.append(Ack(session.session_id, response.task_id, number, key))
+        if attempt is not None:
+            attempt.session.remove(attempt)
         if attempt is None or attempt.closed:
             self._stale(session, response, attempt, number, now)
-            if attempt is not None:
-                attempt.session.remove(attempt)
-            return
-        attempt.session.remove(attempt)
-        handler = attempt.task.run.snapshot.handler
-        if response.duration_ms is not None:
-            self.dispatcher.prefetch.learn(handler, response.duration_ms)
-        self._end_by(attempt, response, now)
+        else:
+            if response.duration_ms is not None:
+                self.dispatcher.prefetch.learn(attempt.task.run.snapshot.handler, response.duration_ms)
+            self._end_by(attempt, response, now)
         if session.plain:
             self._restart_clocks(session, now)
 
@@ -94,24 +96,21 @@ class Attempts:
     def _restart_clocks(self, session: Session, now: Moment) -> None:
         """A plain worker runs one task after another: whatever it is at next has only begun."""
         for attempt in session.all_attempts():
-            timeout_s = attempt.task.run.snapshot.timeout_s
-            if attempt.timer is not None and timeout_s:
-                self._disarm(attempt)
-                limit_s = timeout_s + self._settings.timeout_slack_s
-                attempt.timer = self._state.arm(now, limit_s, self.first_limit_passed, attempt)
+            if attempt.timer is not None:
+                self.watch(attempt, 0.0, now)
 
     def _end_by(self, attempt: Attempt, response: ResponseIn, now: Moment) -> None:
         task = attempt.task
         if attempt.started is False and response.duration_ms is not None:
             attempt.started = True  # It began and ended before there was a reason to say so.
-            task.started_ms = now.wall_ms - int(response.duration_ms)
+            task.started_ms = _begun_ms(task, response.duration_ms, now)
         message = response.message or None
         if response.success:
             task.result = bytes(response.data).decode()
             self._succeed(attempt, message, now)
             return
         outcome = response.outcome
-        if outcome == "REJECTED":
+        if outcome == "REJECTED" and task.state is not TaskState.RUNNING:
             self.give_back(attempt, Outcome.REJECTED, message or "the worker rejected it", now)
         elif outcome == "CANCELLED" and task.state is TaskState.CANCELLING:
             self.fail(attempt, Outcome.CANCELLED, message, now, retryable=False)
@@ -159,16 +158,15 @@ class Attempts:
         self.fail(attempt, Outcome.LOST, text, now, retryable=True)
 
     def give_back(self, attempt: Attempt, outcome: Outcome, message: str, now: Moment) -> None:
-        """End an attempt that never started: the task waits again, nothing is counted, this worker is avoided a
-        while."""
+        """End an attempt that never started: the task waits again, nothing is counted; a worker that rejected it is
+        avoided for a while."""
         task = attempt.task
         self._close(attempt)
         if task.state is TaskState.CANCELLING:
             self._finish(task, TaskEvent.DROP, message, now)
             return
-        worker_id = attempt.session.worker_id
-        if outcome is Outcome.REJECTED or attempt.session.is_open:
-            self._avoid(task, worker_id, now)
+        if outcome is Outcome.REJECTED:
+            self._avoid(task, attempt.session.worker_id, now)
         task.apply(TaskEvent.RETURN)
         self._record(task, attempt, outcome, message, now)
         task.message = message
@@ -265,17 +263,20 @@ class Attempts:
         session.add(attempt)
         task = attempt.task
         if started and not attempt.started:
-            attempt.started = True
-            task.apply(TaskEvent.START)
-            task.started_ms = now.wall_ms - int(elapsed_s * 1000)
-            self._state.touch_task(task)
-        if attempt.started:
-            self._arm_deadline(attempt, now, elapsed_s)
-        else:
-            self._disarm(attempt)
-            attempt.timer = self._state.arm(now, self._settings.unstarted_s, self.first_limit_passed, attempt)
+            self._begin(attempt, _begun_ms(task, elapsed_s * 1000, now))
+        self.watch(attempt, elapsed_s, now)
         if task.state is TaskState.CANCELLING:
             self._send_cancel(attempt, "the run was cancelled")
+
+    def watch(self, attempt: Attempt, elapsed_s: float, now: Moment) -> None:
+        """Arm the limit of an attempt that a session goes on with."""
+        if attempt.started and not attempt.session.plain:
+            self._arm_deadline(attempt, now, elapsed_s)
+            return
+        self._disarm(attempt)
+        limit_s = self.dispatcher.first_limit_s(attempt)
+        if limit_s:
+            attempt.timer = self._state.arm(now, limit_s, self.first_limit_passed, attempt)
 
     def abandon(self, attempt: Attempt) -> None:
         """Take an attempt out of memory without a verdict: the store tells what is true."""
@@ -325,3 +326,8 @@ class Attempts:
         run.state = run.final_state()
         run.finished_ms = now.wall_ms
         self._state.touch_run(run)
+
+
+def _begun_ms(task: Task, ago_ms: float, now: Moment) -> int:
+    """Return when a handler began that says it began so long ago; never before its run was created."""
+    return max(now.wall_ms - int(min(ago_ms, now.wall_ms)), task.run.created_ms)

@@ -1,13 +1,13 @@
 """Read what people send: job definitions and requests for runs. Bad input is refused whole, with field and reason."""
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dsched.engine.routing import preload_keys
 from dsched.engine.settings import EngineSettings
-from dsched.errors import InvalidValue, TooLarge
+from dsched.errors import BadJson, InvalidValue, TooLarge
 from dsched.model.ids import check_group, check_key, check_name
 from dsched.model.job import Job
 from dsched.model.run import Snapshot
@@ -21,6 +21,8 @@ MAX_TIMEOUT_S = 30 * 86_400
 MAX_RETRIES = 100
 MAX_BACKOFF_S = 86_400
 MAX_PRELOAD_KEYS = 100
+MAX_PRELOAD_BYTES = 256 * 1024
+"""Together with the largest params, whose text may double when it is put into JSON once more, this fits a frame."""
 MAX_TAGS = 50
 MAX_TEXT = 4096
 
@@ -62,12 +64,7 @@ def _whole(low: int, high: int) -> Callable[[object, str], int]:
 
 
 def _seconds(value: object, field: str) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not 0 <= value <= MAX_BACKOFF_S
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_BACKOFF_S:
         raise InvalidValue(field, f"must be seconds from 0 to {MAX_BACKOFF_S}")
     return value
 
@@ -132,7 +129,10 @@ _JOB_FIELDS = frozenset(_FIELDS) | {"name", "handler", "params", "trigger"}
 
 def encode_params(value: object, field: str, limit: int) -> str:
     """Return params as compact JSON text; raises `TooLarge` over `limit` bytes."""
-    data = dump_strict(value)
+    try:
+        data = dump_strict(value)
+    except BadJson as error:
+        raise BadJson(f"{field}.{error.field}".rstrip("."), error.reason) from None
     if len(data) > limit:
         raise TooLarge(f"{field}: {len(data)} bytes encoded, at most {limit} are taken", field=field, limit=limit)
     return data.decode()
@@ -153,6 +153,10 @@ def parse_job(body: object, settings: EngineSettings, now_ms: int) -> Job:
     definition["trigger"] = trigger_spec(trigger)
     for field, (default, check) in _FIELDS.items():
         definition[field] = check(given[field], field) if field in given else default
+    size = len(encode(preload_keys(definition["preload_keys"], MAX_SHARDS)))
+    if size > MAX_PRELOAD_BYTES:
+        problem = f"preload_keys: {size} bytes for one shard, at most {MAX_PRELOAD_BYTES} are sent"
+        raise TooLarge(problem, field="preload_keys", limit=MAX_PRELOAD_BYTES)
     return _job(definition, params, trigger, version=1, created_ms=now_ms, updated_ms=now_ms)
 
 

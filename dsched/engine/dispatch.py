@@ -10,6 +10,7 @@ left. So a new task whose lane holds others joins it without a look at any worke
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any, Final
 
 from dsched.engine.changes import Send
 from dsched.engine.ring import Ring, ring_hash
@@ -18,24 +19,28 @@ from dsched.engine.session import Attempt, Session, SessionState
 from dsched.engine.state import State
 from dsched.model.instant import Moment
 from dsched.model.run import Run, RunState
-from dsched.model.task import Task, TaskEvent, TaskState
+from dsched.model.task import Task, TaskEvent
 from dsched.wire.encoding import decode_any
 from dsched.wire.messages import PlainRequest, Request, encode_request_frame
 
 __all__ = ["Dispatcher", "Group"]
 
+_NEVER: Final = (0.0, 0)
+
 
 class Group:
     """The ready workers of one group, their ring, and the tasks that wait for any of them."""
 
-    __slots__ = ("held", "lanes", "members", "name", "places", "ring")
+    __slots__ = ("held", "lanes", "members", "places", "release", "ring")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.ring = Ring()
         self.members: dict[str, Session] = {}
         self.lanes: dict[tuple[int, str], deque[Task]] = {}
+        # What is held for members, oldest first, with the instant at which others may have it; entries of tasks
+        # that went meanwhile stay until they come to the front. `release` is the timer of the first instant.
         self.held: deque[tuple[float, Task, Session]] = deque()
+        self.release: Any = None
         self.places: dict[tuple[str, int], int] = {}
 
     def place_of(self, job: str, item: int) -> int:
@@ -64,7 +69,7 @@ class Dispatcher:
         """Put a worker on the ring of its group and give it work."""
         group = self.groups.get(session.group_name)
         if group is None:
-            group = self.groups[session.group_name] = Group(session.group_name)
+            group = self.groups[session.group_name] = Group()
         session.group = group
         session.state = SessionState.READY
         group.members[session.worker_id] = session
@@ -79,10 +84,8 @@ class Dispatcher:
         del group.members[session.worker_id]
         group.ring.remove(session.worker_id)
         held, session.held = session.held, deque()
-        for task in held:
-            if task.queued and task.state is TaskState.PENDING:
-                task.queued = False
-                self.place(task, now)
+        waiting = [task for task in held if task.queued]
+        self._pass_on(group, waiting, self._place_on_ring, now)
 
     def can_run(self, group_name: str, handler: str) -> bool:
         """Tell whether any ready worker of the group offers the handler."""
@@ -96,93 +99,106 @@ class Dispatcher:
         snapshot = task.run.snapshot
         group = self.groups.get(snapshot.group)
         if group is None:
-            group = self.groups[snapshot.group] = Group(snapshot.group)
-        lane_key = (-snapshot.priority, snapshot.handler)
-        lane = group.lanes.get(lane_key)
+            group = self.groups[snapshot.group] = Group()
+        lane = group.lanes.get((-snapshot.priority, snapshot.handler))
+        while lane and not lane[-1].queued:
+            lane.pop()  # It was cancelled where it waited, and says nothing about the others.
         if lane and not lane[-1].attempt:
             # A task that never had an attempt can go to any worker: so there is none with credit.
-            self._wait(task, lane)
-            return
-        if group.members and self._place_on_ring(group, task, snapshot.handler, now):
-            return
-        if task.avoid and self._still_avoids(task, now):
-            # No lane: whoever is free next could be the very worker to avoid.
-            task.queued = True
-            self._state.arm(now, 1.0, self._place_again, task)
-            return
+            self._wait(group, task, now)
+        elif not self._place_on_ring(group, task, now):
+            self._wait(group, task, now)
+
+    def _wait(self, group: Group, task: Task, now: Moment) -> None:
+        snapshot = task.run.snapshot
+        lane = group.lanes.get((-snapshot.priority, snapshot.handler))
         if lane is None:
-            lane = group.lanes[lane_key] = deque()
-        self._wait(task, lane)
-
-    def _wait(self, task: Task, lane: deque[Task]) -> None:
+            lane = group.lanes[-snapshot.priority, snapshot.handler] = deque()
         task.queued = True
-        if task.attempt:  # It has waited before: it is older than what waits.
-            lane.appendleft(task)
-        else:
+        if not task.attempt:
             lane.append(task)
+            return
+        lane.appendleft(task)  # It has waited before: it is older than what waits.
+        if task.avoid:
+            until_s = min((until for until, _ in task.avoid.values() if until > now.mono_s), default=None)
+            if until_s is not None:
+                task.timer = self._state.arm(now, until_s - now.mono_s, self._avoided_enough, task)
 
-    def _place_on_ring(self, group: Group, task: Task, handler: str, now: Moment) -> bool:
-        place = group.place_of(task.run.snapshot.job, task.item)
-        avoid = self._still_avoids(task, now) if task.avoid else None
-        owner: Session | None = None
-        for worker_id in group.ring.successors(place):
+    def _avoided_enough(self, task: Task, now: Moment) -> None:
+        task.timer = None
+        if task.queued:
+            self._take_out(task)
+            self.place(task, now)
+
+    def _take_out(self, task: Task) -> None:
+        snapshot = task.run.snapshot
+        lane = self.groups[snapshot.group].lanes[-snapshot.priority, snapshot.handler]
+        lane.remove(task)
+        task.queued = False
+
+    def _place_on_ring(self, group: Group, task: Task, now: Moment, may_hold: bool = True) -> bool:
+        if not group.members:
+            return False
+        snapshot = task.run.snapshot
+        handler = snapshot.handler
+        is_owner = True
+        for worker_id in group.ring.successors(group.place_of(snapshot.job, task.item)):
             session = group.members[worker_id]
-            if not session.offers(handler) or (avoid and worker_id in avoid):
+            if not session.offers(handler):
                 continue
-            if self.credit(session, handler) > 0 and self._takes(session, task):
+            if self.credit(session, handler) > 0 and self._takes(session, task, now):
                 self._dispatch(task, session, now)
                 return True
-            if owner is None:
-                owner = session
-                if not task.attempt and len(session.held) < session.slots:
-                    self._hold(group, task, session, now)
-                    return True
+            if is_owner and may_hold and not task.attempt and len(session.held) < session.slots:
+                self._hold(group, task, session, now)
+                return True
+            is_owner = False
         return False
 
-    def _takes(self, session: Session, task: Task) -> bool:
+    def _takes(self, session: Session, task: Task, now: Moment) -> bool:
+        if not task.attempt:
+            return True
         # A worker rejects a task of which it still runs an older attempt; a plain one queues it behind.
-        return session.plain or task.task_id not in session.in_flight
-
-    def _still_avoids(self, task: Task, now: Moment) -> set[str]:
-        return {worker_id for worker_id, (until_s, _) in (task.avoid or {}).items() if until_s > now.mono_s}
-
-    def _place_again(self, task: Task, now: Moment) -> None:
-        if task.queued and task.state is TaskState.PENDING and task.task_id in self._state.tasks:
-            task.queued = False
-            self.place(task, now)
+        if not session.plain and task.task_id in session.in_flight:
+            return False
+        return not task.avoid or task.avoid.get(session.worker_id, _NEVER)[0] <= now.mono_s
 
     def _hold(self, group: Group, task: Task, session: Session, now: Moment) -> None:
         task.queued = True
         session.held.append(task)
-        if not group.held:
-            self._state.arm(now, self._settings.hold_s, self._release_held, group)
         group.held.append((now.mono_s + self._settings.hold_s, task, session))
+        if group.release is None:
+            group.release = self._state.arm(now, self._settings.hold_s, self._release_held, group)
 
     def _release_held(self, group: Group, now: Moment) -> None:
         """Let every other worker have the tasks that waited long enough for their owner."""
+        group.release = None
+        released: list[Task] = []
         while group.held and group.held[0][0] <= now.mono_s + 0.0005:
             _, task, session = group.held.popleft()
-            if not (task.queued and task.state is TaskState.PENDING and task in session.held):
-                continue
-            session.held.remove(task)
-            for other in self._free_members(group, task):
-                task.queued = False
-                self._dispatch(task, other, now)
-                break
-            else:
-                snapshot = task.run.snapshot
-                group.lanes.setdefault((-snapshot.priority, snapshot.handler), deque()).appendleft(task)
-        if group.held:
-            self._state.arm(now, group.held[0][0] - now.mono_s, self._release_held, group)
+            if task.queued and task in session.held:
+                session.held.remove(task)
+                released.append(task)
+        self._pass_on(group, released, self._place_at_once, now)
+        if group.held and group.release is None:
+            group.release = self._state.arm(now, group.held[0][0] - now.mono_s, self._release_held, group)
 
-    def _free_members(self, group: Group, task: Task) -> list[Session]:
-        place = group.place_of(task.run.snapshot.job, task.item)
-        handler = task.run.snapshot.handler
-        for worker_id in group.ring.successors(place):
-            session = group.members[worker_id]
-            if session.offers(handler) and self.credit(session, handler) > 0 and self._takes(session, task):
-                return [session]
-        return []
+    def _place_at_once(self, group: Group, task: Task, now: Moment) -> bool:
+        return self._place_on_ring(group, task, now, may_hold=False)
+
+    def _pass_on(
+        self, group: Group, tasks: list[Task], place: Callable[[Group, Task, Moment], bool], now: Moment
+    ) -> None:
+        """Place tasks that waited elsewhere; those for which there is no place go before what waits in the lanes."""
+        left: list[Task] = []
+        for task in tasks:
+            task.queued = False
+            if not place(group, task, now):
+                left.append(task)
+        for task in reversed(left):
+            task.queued = True
+            snapshot = task.run.snapshot
+            group.lanes.setdefault((-snapshot.priority, snapshot.handler), deque()).appendleft(task)
 
     # -- workers
 
@@ -199,7 +215,10 @@ class Dispatcher:
         if session.state is not SessionState.READY or session.group is None:
             return
         group = session.group
-        while task := self._next_held(session) or self._next_in_lanes(group, session) or self._steal(group, session):
+        while not session.is_blocked:
+            task = self._next_held(session) or self._next_in_lanes(group, session, now) or self._steal(group, session)
+            if task is None:
+                return
             task.queued = False
             self._dispatch(task, session, now)
 
@@ -207,27 +226,27 @@ class Dispatcher:
         held = session.held
         while held:
             task = held[0]
-            if not task.queued or task.state is not TaskState.PENDING:
+            if not task.queued:
                 held.popleft()
                 continue
-            if self.credit(session, task.run.snapshot.handler) <= 0 or not self._takes(session, task):
+            if self.credit(session, task.run.snapshot.handler) <= 0:
                 return None
             held.popleft()
             return task
         return None
 
-    def _next_in_lanes(self, group: Group, session: Session) -> Task | None:
+    def _next_in_lanes(self, group: Group, session: Session, now: Moment) -> Task | None:
         best: tuple[int, int] | None = None
         found: tuple[deque[Task], int] | None = None
         for (negative_priority, handler), lane in list(group.lanes.items()):
-            while lane and not (lane[0].queued and lane[0].state is TaskState.PENDING):
+            while lane and not lane[0].queued:
                 lane.popleft()
             if not lane:
                 del group.lanes[negative_priority, handler]
                 continue
             rank = (negative_priority, lane[0].job_id)
             if (best is None or rank < best) and session.offers(handler) and self.credit(session, handler) > 0:
-                index = self._first_taken(lane, session)
+                index = self._first_taken(lane, session, now)
                 if index is not None:
                     best, found = rank, (lane, index)
         if found is None:
@@ -237,25 +256,22 @@ class Dispatcher:
         del lane[index]
         return task
 
-    def _first_taken(self, lane: deque[Task], session: Session) -> int | None:
-        """Return the index of the first task that the worker would not reject: at most its load are passed over."""
+    def _first_taken(self, lane: deque[Task], session: Session, now: Moment) -> int | None:
+        """Return the index of the first task that the worker would not reject."""
         for index, task in enumerate(lane):
-            if task.queued and task.state is TaskState.PENDING and self._takes(session, task):
+            if task.queued and self._takes(session, task, now):
                 return index
         return None
 
     def _steal(self, group: Group, session: Session) -> Task | None:
         """Return the oldest task held for another worker, for a worker that has nothing to do."""
-        if session.load or not session.slots:
+        if session.load:
             return None
-        for _, task, owner in group.held:
-            if (
-                task.queued
-                and task.state is TaskState.PENDING
-                and owner is not session
-                and session.offers(task.run.snapshot.handler)
-                and task in owner.held
-            ):
+        held = group.held
+        while held and not (held[0][1].queued and held[0][1] in held[0][2].held):
+            held.popleft()
+        for _, task, owner in held:
+            if task.queued and session.offers(task.run.snapshot.handler) and task in owner.held:
                 owner.held.remove(task)
                 return task
         return None
@@ -268,13 +284,13 @@ class Dispatcher:
         task.worker_id = session.worker_id
         task.incarnation = session.incarnation
         task.not_before_ms = task.started_ms = task.deadline_ms = None
+        if task.timer is not None:
+            self._state.wheel.cancel(task.timer)
+            task.timer = None
         attempt = Attempt(task, task.attempt, fence, session)
         task.live = attempt
         session.add(attempt)
-        limit_s = self._settings.unstarted_s
-        timeout_s = run.snapshot.timeout_s
-        if session.plain:
-            limit_s = timeout_s + self._settings.timeout_slack_s if timeout_s else 0
+        limit_s = self.first_limit_s(attempt)
         if limit_s:
             attempt.timer = self._state.arm(now, limit_s, self._withdraw, attempt)
         self._state.touch_task(task)
@@ -285,6 +301,14 @@ class Dispatcher:
         data = self._request_frame(task, run, session)
         session.sent_bytes += len(data)
         self._state.effects.append(Send(session.session_id, data, run.unit or run.run_id))
+
+    def first_limit_s(self, attempt: Attempt) -> float:
+        """Return how long an attempt has to start; of a plain worker, which does not say when it starts, to end. 0 for
+        ever."""
+        if not attempt.session.plain:
+            return self._settings.unstarted_s
+        timeout_s = attempt.task.run.snapshot.timeout_s
+        return timeout_s + self._settings.timeout_slack_s if timeout_s else 0.0
 
     def _request_frame(self, task: Task, run: Run, session: Session) -> bytes:
         snapshot = run.snapshot

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dsched.engine.attempts import Attempts
-from dsched.engine.changes import Ack, Answer, Batch, DueRow, Effect, Key, job_key
+from dsched.engine.changes import Ack, Answer, Batch, DueRow, Effect, Key, Send, job_key
 from dsched.engine.definition import RunRequest, parse_job
 from dsched.engine.firing import Firing
 from dsched.engine.membership import Membership
@@ -21,7 +21,7 @@ from dsched.engine.state import State
 from dsched.errors import DschedError
 from dsched.model.instant import Moment
 from dsched.model.rows import JobRow, LeaderRow, RunRow, TaskRow
-from dsched.model.task import Outcome, TaskState
+from dsched.model.task import OPEN, Outcome, TaskState
 from dsched.wire.messages import Register, ResponseIn, ResumeIn, StartedMany
 
 __all__ = ["Engine"]
@@ -55,7 +55,8 @@ class Engine:
         self.recovery.load_runs(runs, tasks, now, grace_s)
         counts = self.state.committed_counts
         for row in tasks:
-            counts[row.status] = counts.get(row.status, 0) + 1
+            if row.status in OPEN:
+                counts[row.status] = counts.get(row.status, 0) + 1
 
     # -- workers
 
@@ -107,9 +108,11 @@ class Engine:
         if session is None or attempt is None:
             return
         session.remove(attempt)
-        self.state.effects.append(Ack(session_id, task_id, attempt.number, None))
+        if not session.plain:
+            self.state.effects.append(Ack(session_id, task_id, attempt.number, attempt.task.run.run_id))
         if not attempt.closed:
             self.attempts.fail(attempt, Outcome.ERROR, "bad result: it cannot be read", now, retryable=False)
+        self.attempts.dispatcher.fill(session, now)
 
     def draining(self, session_id: int, now: Moment) -> None:
         """A worker takes nothing new any more."""
@@ -146,7 +149,8 @@ class Engine:
 
     def advance(self, now: Moment) -> None:
         """Let everything happen that is due."""
-        for function, argument in self.state.wheel.advance(now.mono_s * 1000):
+        # A microsecond early, since a deadline in seconds and back is not always the same float.
+        for function, argument in self.state.wheel.advance(now.mono_s * 1000 + 0.001):
             function(argument, now)
 
     def next_deadline_s(self) -> float | None:
@@ -194,7 +198,7 @@ class Engine:
         Requests in it are answered with `error`. A result that cannot be stored fails its attempt without retry, since
         its worker would bring the same again; a due that cannot be fired is passed over.
         """
-        refused_results = [row for row in part.batch.tasks_set if TaskState(row.status) is TaskState.SUCCESS]
+        results = {(row.task_id, row.attempt) for row in part.batch.tasks_set if row.status == TaskState.SUCCESS}
         for run_id, (row, tasks) in runs.items():
             self.recovery.reload_run(run_id, row, tasks, now)
         for name, job_row in jobs.items():
@@ -202,13 +206,20 @@ class Engine:
         for effect in part.effects:
             if isinstance(effect, Answer):
                 self.state.effects.append(Answer(effect.token, None, error, None))
-        for refused in refused_results:
-            task = self.state.tasks.get(refused.task_id)
-            if task is not None and task.live is not None and task.attempt == refused.attempt:
-                attempt = task.live
+            elif isinstance(effect, Ack):
+                # Else its worker keeps the result, and the slot of a closed attempt is never free.
+                self.state.effects.append(effect)
+                results.add((effect.task_id, effect.attempt))
+            elif isinstance(effect, Send) and (session := self.membership.sessions.get(effect.session_id)) is not None:
+                session.sent_bytes = max(0, session.sent_bytes - len(effect.data))
+        for task_id, number in sorted(results):
+            task = self.state.tasks.get(task_id)
+            if task is not None and task.live is not None and task.attempt == number:
+                task.live.session.remove(task.live)
                 text = f"the store refused the result: {error.message}"
-                self.attempts.fail(attempt, Outcome.ERROR, text, now, retryable=False)
-                attempt.session.remove(attempt)
+                self.attempts.fail(task.live, Outcome.ERROR, text, now, retryable=False)
+        for session in self.membership.sessions.values():
+            self.attempts.dispatcher.fill(session, now)
 
     def _reload_job(self, name: str, row: JobRow | None, part: Part, now: Moment) -> None:
         job = self.state.jobs.pop(name, None)
@@ -221,6 +232,8 @@ class Engine:
             self.state.dues[name] = DueRow(name, row.version, due.next_due)
             row = row._replace(next_due=due.next_due)
         self.recovery.load_jobs([row], now)
+        if job is not None and job.waiting_run in self.state.runs:
+            self.state.jobs[name].waiting_run = job.waiting_run
 
     # -- looking
 

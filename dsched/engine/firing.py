@@ -17,6 +17,8 @@ from dsched.model.task import Task
 
 __all__ = ["Firing", "job_row"]
 
+_FURTHER = " further due instants"
+
 
 def job_row(job: Job) -> JobRow:
     """Return the row of `job`."""
@@ -61,6 +63,7 @@ class Firing:
             self._state.wheel.cancel(job.timer)
         del self._state.jobs[name]
         self._state.dues.pop(name, None)
+        self._state.new_jobs = [row for row in self._state.new_jobs if row.name != name]
         self._state.gone_jobs.append(name)
         waiting = [run for run in self._state.runs.values() if run.snapshot.job == name and self._is_waiting(run)]
         for run in waiting:
@@ -103,9 +106,13 @@ class Firing:
         return nobody and self._is_waiting(waiting)
 
     def _count_on(self, run: Run, dues: int) -> None:
-        counted, _, _ = (run.reason or "").partition(" further due instants")
-        total = (int(counted) if counted.isdecimal() else 0) + dues
-        run.reason = f"{total} further due instants came while no worker could run it"
+        # The count is in the text, so that it goes on after a restart.
+        first, _, rest = (run.reason or "").rpartition("; ")
+        counted, found, _ = rest.partition(_FURTHER)
+        if not found:
+            first, counted = run.reason or "", "0"
+        counts = f"{int(counted) + dues}{_FURTHER} came while no worker could run it"
+        run.reason = f"{first}; {counts}" if first else counts
         self._state.touch_run(run)
 
     def _create_due_run(self, job: Job, due_ms: int, missed: int, first_missed_ms: int, now: Moment) -> None:
@@ -215,6 +222,8 @@ class Firing:
         run = self._state.runs.get(run_id)
         if run is None:
             return False
+        if run.state.is_terminal:
+            raise Conflict(f"run {run_id} has ended already: {run.state}", run=run_id, status=run.state.value)
         self.cancel_run(run, now, "cancelled by request")
         self._state.effects.append(Answer(token, run_row(run), None, run.unit or run.run_id))
         return True

@@ -63,8 +63,8 @@ class Membership:
             self._refuse(self.sessions[session_id], "registered_twice", "this connection is registered already")
             return
         session = Session(
-            session_id, message.worker_id, message.incarnation, plain=message.plain, host=message.host or host,
-            now_s=now.mono_s, wall_ms=now.wall_ms,
+            session_id, message.worker_id, None if message.plain else message.incarnation, plain=message.plain,
+            host=message.host or host, now_s=now.mono_s, wall_ms=now.wall_ms,
         )  # fmt: skip
         if not message.plain and not message.incarnation:
             self._refuse(session, "incarnation", "a worker with features must name its incarnation")
@@ -151,10 +151,7 @@ class Membership:
             session.remove(attempt)
             if attempt.closed:
                 continue
-            if session.plain or attempt.started:
-                self._attempts.lost(attempt, now)
-            else:
-                self._attempts.give_back(attempt, Outcome.UNDELIVERED, "the worker never got it", now)
+            self._unclaimed(attempt, now)
         if not session.plain:
             # What is not in memory has ended.
             terminal = sorted({task_id for task_id in reported if self._has_ended(task_id)})
@@ -162,6 +159,13 @@ class Membership:
             self._state.effects.append(Send(session.session_id, data, None))
         self._note(session, "ready", now)
         self._dispatcher.join(session, now)
+
+    def _unclaimed(self, attempt: Attempt, now: Moment) -> None:
+        # A plain worker does not say what it has started.
+        if attempt.started or attempt.task.incarnation is None:
+            self._attempts.lost(attempt, now)
+        else:
+            self._attempts.give_back(attempt, Outcome.UNDELIVERED, "the worker never got it", now)
 
     def _has_ended(self, task_id: str) -> bool:
         task = self._state.tasks.get(task_id)
@@ -171,8 +175,10 @@ class Membership:
         kept: set[tuple[str, int]] = set()
         for report in running:
             attempt = session.find(report.task_id, report.attempt)
+            if attempt is not None and not attempt.closed and attempt.task.incarnation != session.incarnation:
+                continue  # Another process had it, whatever this one says.
             kept.add((report.task_id, report.attempt))
-            if attempt is not None and not attempt.closed and attempt.task.incarnation == session.incarnation:
+            if attempt is not None and not attempt.closed:
                 self._attempts.adopt(attempt, session, report.started, report.elapsed_ms / 1000, now)
                 continue
             task = self._state.tasks.get(report.task_id)
@@ -290,15 +296,27 @@ class Membership:
         """Link an open attempt from the store to its worker, or to a lost session that waits for it to come back."""
         worker_id = task.worker_id or ""
         session = self.workers.get(worker_id)
-        if session is None or (session.incarnation != task.incarnation and not session.is_open):
+        if session is None:
             session = Session(
                 -len(self.workers) - 1, worker_id, task.incarnation, plain=task.incarnation is None, host="",
                 now_s=now.mono_s, wall_ms=now.wall_ms,
             )  # fmt: skip
             session.state = SessionState.LOST
             self.workers[worker_id] = session
+        closed = session.find(task.task_id, task.attempt)
+        if closed is not None:
+            session.remove(closed)  # What closed it was not stored.
+        if not session.is_open and not session.in_flight:
+            self._disarm(session)
             session.timer = self._state.arm(now, grace_s, self._rescue, session)
         attempt = Attempt(task, task.attempt, task.fence, session)
         attempt.started = task.started_ms is not None
         task.live = attempt
         session.add(attempt)
+        if session.state in (SessionState.READY, SessionState.DRAINING):
+            if session.incarnation == task.incarnation:
+                self._attempts.watch(attempt, max(0, now.wall_ms - (task.started_ms or now.wall_ms)) / 1000, now)
+            else:
+                # The process that had it is gone, and the one that is here has said already what it has.
+                session.remove(attempt)
+                self._unclaimed(attempt, now)

@@ -1,5 +1,7 @@
 """How much is sent ahead to a worker, and which keys a shard's data has."""
 
+from collections.abc import Sequence
+
 from dsched.engine.settings import EngineSettings
 
 __all__ = ["Prefetch", "preload_keys"]
@@ -10,8 +12,8 @@ _PRELOAD_COUNT = 10
 class Prefetch:
     """Learns how long the runs of each handler take; only short ones are worth sending ahead of a free slot.
 
-    A moving average per handler: it grows at once with a long run, so that nothing more queues behind one, and sinks
-    slowly.
+    A moving average per handler: each run counts for a tenth, so one long run among short ones stops it at once, and
+    one that is slow by chance only makes it smaller.
     """
 
     __slots__ = ("_average_ms", "_settings")
@@ -39,7 +41,7 @@ class Prefetch:
         return min(settings.prefetch_max, int(slots * settings.prefetch_span_ms / max(average, 0.05)))
 
 
-def preload_keys(templates: tuple[str, ...], item: int) -> list[str]:
+def preload_keys(templates: Sequence[str], item: int) -> list[str]:
     """Return the keys of shard `item`: `{item}` is replaced, and a template with `{n}` gives one key for n from 0 to
     9."""
     keys = []

@@ -156,21 +156,14 @@ class State:
         self._runs = [other for other in self._runs if other is not run]
         self.attempts = [row for row in self.attempts if row.task_id.rpartition(":")[0] != run.run_id]
         self.logs = [row for row in self.logs if row.run_id != run.run_id]
-        keys = {run.run_id, run.unit}
-        self.effects = [
-            _in_doubt(effect) if effect.key in keys else effect for effect in self.effects if _survives(effect, keys)
-        ]
-
-
-def _survives(effect: Effect, keys: set[Key | None]) -> bool:
-    return effect.key is None or effect.key not in keys or isinstance(effect, Answer)
-
-
-def _in_doubt(effect: Effect) -> Effect:
-    if isinstance(effect, Answer):
-        problem = StoreUnavailable("what the request builds on was refused by the store; repeat it with the same key")
-        return Answer(effect.token, None, problem, None)
-    return effect
+        keys = {run.run_id, run.unit or run.run_id}
+        effects, self.effects = self.effects, []
+        for effect in effects:
+            if effect.key not in keys:
+                self.effects.append(effect)
+            elif isinstance(effect, Answer):
+                problem = "what the request builds on was refused by the store; repeat it with the same key"
+                self.effects.append(Answer(effect.token, None, StoreUnavailable(problem), None))
 
 
 def _job_id(task: Task) -> int:
