@@ -186,7 +186,7 @@ class CoreProcess(RoleProcess):
 
     def wait_ready(self, limit_s: float = 30.0) -> None:
         """Wait until the core leads; raises `RoleFailed`."""
-        self.wait_for(self.client.is_ready, limit_s, f"{self.name} to lead")
+        self.wait_for(self.client.leads, limit_s, f"{self.name} to lead")
 
     def wait_for_workers(self, workers: Sequence[RoleProcess], limit_s: float = 30.0) -> None:
         """Wait until every one of `workers` is online; raises `RoleFailed` as soon as one of them has ended."""

@@ -140,6 +140,13 @@ class Client:
             return False
         return True
 
+    def leads(self) -> bool:
+        """Tell whether the core leads and can be reached."""
+        try:
+            return self.status()["role"] == "leader" and self.is_ready()
+        except DschedError:
+            return False
+
     # -- how
 
     def _pages(self, path: str, filters: Mapping[str, str]) -> Iterator[Json]:

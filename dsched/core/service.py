@@ -92,6 +92,7 @@ class CoreService(Service):
         self._port: IListeningPort | None = None
         self._life: Deferred[None] | None = None
         self._term: Term | None = None
+        self._follows = False
         self._leader = LeaderRow(0, 0, 0, "", "", "", 0, 0)
         self._began_s = 0.0
 
@@ -148,6 +149,7 @@ class CoreService(Service):
                 victory = await self._election.campaign(self._see_leader)
                 term = await self._begin_term(victory)
             except StoreUnavailable as error:
+                self._follows = False
                 self.log.warn("the store is away, this core cannot lead yet: {error}", error=error.message)  # noqa: G010
                 await self._clock.sleep(RETRY_S)
                 continue
@@ -162,7 +164,8 @@ class CoreService(Service):
 
     def _see_leader(self, leader: LeaderRow) -> None:
         self._leader = leader
-        self._peers.leader = leader.address or None
+        self._follows = bool(leader.owner) and leader.address != self._address
+        self._peers.leader = leader.address if self._follows else None
 
     async def _begin_term(self, victory: Victory) -> Term:
         leader = victory.leader
@@ -366,9 +369,11 @@ class CoreService(Service):
         }
 
     def readiness(self) -> tuple[bool, dict[str, Any]]:
-        """Tell whether this core leads with a store that answers, and what is missing."""
+        """Tell whether this core leads, or follows, with a store that answers, and what is missing."""
         if self._term is None:
-            return False, {"ready": False, "reason": "this core does not lead (yet)"}
+            if self._follows:
+                return True, {"ready": True, "reason": None}
+            return False, {"ready": False, "reason": "this core neither leads nor follows (yet)"}
         if self._term.journal.is_away:
             return False, {"ready": False, "reason": "the store does not answer"}
         return True, {"ready": True, "reason": None}

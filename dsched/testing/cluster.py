@@ -138,8 +138,8 @@ class SimCluster:
     def leader(self) -> CoreService | None:
         """Return the core that leads, by its own opinion."""
         for node in self.cores:
-            if node.alive and node.app is not None and node.app.readiness()[0]:
-                core: CoreService = node.app
+            core: CoreService | None = node.app if node.alive else None
+            if core is not None and core.status()["role"] == "leader" and core.readiness()[0]:
                 return core
         return None
 

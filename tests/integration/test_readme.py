@@ -137,7 +137,7 @@ class Walk:
                 stderr=subprocess.STDOUT,
             )
         self._stack.callback(self._close_terminal, child, screen)
-        ready: Callable[[], bool] = self._client.is_ready if role == "core" else lambda: self._online() > online
+        ready: Callable[[], bool] = self._client.leads if role == "core" else lambda: self._online() > online
         wait_until(lambda: child.poll() is not None or ready(), LIMIT_S, step.text)
         assert child.poll() is None, f"{step.text}\n{screen.read_text()}"
 
