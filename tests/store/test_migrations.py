@@ -1,0 +1,239 @@
+"""Schemas: made once, never downgraded, backed up before they change, and taken over where there was one before."""
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsched.errors import ConfigError
+from dsched.store.migrations import Migration, load_migrations
+from dsched.store.sqlite import SqliteStore
+from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER
+
+NEXT = Migration(2, "0002_add.sql", "CREATE TABLE added (x INTEGER);\nINSERT INTO added VALUES (1); -- one\n")
+BROKEN = Migration(2, "0002_broken.sql", "CREATE TABLE added (x INTEGER);\nINSERT INTO nowhere VALUES (1);\n")
+
+LEGACY = """
+CREATE TABLE schedule_job (
+  job_id BIGINT PRIMARY KEY, task_id VARCHAR(128) UNIQUE, job_name VARCHAR(128), params TEXT, sharding_total INT,
+  sharding_item INT, timeout INT, target_worker VARCHAR(64), status VARCHAR(16), retry_count INT, error_msg TEXT,
+  create_time TIMESTAMP, update_time TIMESTAMP{extra}
+);
+"""
+OLD_ROWS = [
+    (11, "old-1", "sweep", '{"a":1}', 2, 0, 30, "w1", "SUCCESS", 0, None, "2020-01-01 00:00:00", "2020-01-01 00:00:09"),
+    (12, "old-2", "sweep", "5", 2, 1, 30, None, "RUNNING", 1, "late", "2020-01-01 00:00:00", "2020-01-01 00:00:09"),
+    (13, "old-3", "sweep", None, 1, 0, 30, None, "PENDING", 0, None, "2020-01-01 00:00:00", None),
+]
+
+
+def run_sql(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(script)
+
+
+def ask(path: Path, question: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(question).fetchall()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def opened(path: Path, *further: Migration) -> SqliteStore:
+    store = SqliteStore(str(path), migrations=[*load_migrations("sqlite"), *further])
+    store.open()
+    return store
+
+
+def legacy(path: Path, extra: str = "") -> None:
+    run_sql(path, LEGACY.format(extra=extra))
+    with closing(sqlite3.connect(path)) as database:
+        names = ", ".join(TASK.columns[:13])
+        database.executemany(f"INSERT INTO schedule_job ({names}) VALUES ({','.join('?' * 13)})", OLD_ROWS)
+        database.commit()
+
+
+def test_numbers_are_whole_and_files_are_found() -> None:
+    found = load_migrations("sqlite")
+    assert [migration.version for migration in found] == list(range(1, len(found) + 1))
+
+
+def test_statements_end_at_semicolons_at_line_ends() -> None:
+    migration = Migration(1, "x", "-- a; comment;\nA 'x;y'; -- b\n\nB\n  c;\n;\n")
+    assert migration.statements() == ["A 'x;y'", "B\n  c"]
+
+
+@pytest.mark.parametrize("table", [JOB, RUN, TASK, ATTEMPT, WORKER, LOG, LEADER], ids=lambda table: table.name)
+def test_the_schema_is_what_the_row_types_say(path: Path, table: Any) -> None:
+    opened(path).close()
+    described = ask(path, f"PRAGMA table_info({table.name})")
+    columns = [row for row in described if row[1] != "id"]
+    assert tuple(row[1] for row in columns) == table.columns
+    assert {row[1] for row in columns if not row[3] and not row[5]} == table.optional
+
+
+def test_versions_are_recorded_once(path: Path) -> None:
+    for _ in range(2):
+        opened(path).close()
+    assert [row[0] for row in ask(path, "SELECT version FROM schema_version")] == [1]
+
+
+def test_an_older_store_is_backed_up_and_brought_up_to_date(path: Path, rows: Any, leader_of: Any) -> None:
+    store = opened(path)
+    leader_of(store).commit(jobs_new=[rows.job()])
+    # Left open: what a crash leaves is in the WAL, and belongs into the backup.
+    newer = opened(path, NEXT)
+    assert newer.job("census") == rows.job()
+    newer.close()
+    store.close()
+    backup = path.with_name("store.db.v1.backup")
+    assert ask(backup, "SELECT version FROM schema_version") == [(1,)]
+    assert ask(backup, "SELECT name FROM job") == [("census",)]
+    assert ask(path, "SELECT version FROM schema_version ORDER BY 1") == [(1,), (2,)]
+    assert ask(path, "SELECT x FROM added") == [(1,)]
+    assert sorted(file.name for file in path.parent.iterdir()) == ["store.db", "store.db.v1.backup"]
+
+
+def test_a_new_store_needs_no_backup(path: Path) -> None:
+    opened(path, NEXT).close()
+    assert [file.name for file in path.parent.iterdir()] == ["store.db"]
+
+
+def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+    opened(path, NEXT).close()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="schema version 2, this dsched knows 1"):
+        opened(path)
+    assert path.read_bytes() == before
+
+
+def test_a_migration_that_fails_leaves_the_schema_as_it_was(path: Path) -> None:
+    opened(path).close()
+    with pytest.raises(ConfigError, match="nowhere"):
+        opened(path, BROKEN)
+    assert ask(path, "SELECT name FROM sqlite_master WHERE name = 'added'") == []
+    assert ask(path, "SELECT version FROM schema_version") == [(1,)]
+    opened(path, NEXT).close()
+
+
+def test_a_table_of_somebody_else_is_in_the_way(path: Path) -> None:
+    run_sql(path, "CREATE TABLE job (mine TEXT);")
+    with pytest.raises(ConfigError, match="table job already exists"):
+        opened(path)
+    assert ask(path, "SELECT name FROM sqlite_master") == [("job",)]
+
+
+# -- a table that was there before
+
+
+def test_old_rows_are_kept_and_never_active(path: Path, rows: Any, leader_of: Any) -> None:
+    legacy(path, extra=", owner TEXT DEFAULT 'ops'")
+    store = opened(path)
+    assert store.load_active().tasks == []
+    assert store.open_counts() == {}
+    assert store.statuses(["old-1", "old-2", "old-3"]) == {"old-1": "SUCCESS", "old-2": "RUNNING", "old-3": "PENDING"}
+    for old in OLD_ROWS:
+        task = store.task(old[1])
+        assert task is not None and task[:13] == old
+        assert (task.run_id, task.group_name, task.attempt, task.fence, task.version) == (None, "default", 0, 0, 0)
+    leader = leader_of(store)
+    assert store.leader().last_id == 13
+    new = rows.task(14)
+    leader.commit(runs_new=[rows.run()], tasks_new=[new])
+    assert store.load_active().tasks == [new]
+    leader.commit(tasks_set=[new._replace(status="SUCCESS", result="5", version=2)])
+    assert store.task(new.task_id) == new._replace(status="SUCCESS", result="5", version=2)
+    store.close()
+    # Whoever queried the table before still can, with the columns of their own.
+    assert ask(path, "SELECT job_id, owner FROM schedule_job") == [(n, "ops") for n in (11, 12, 13, 14)]
+
+
+def test_adopted_tables_get_the_indexes_of_new_ones(path: Path, tmp_path: Path) -> None:
+    legacy(path)
+    fresh = tmp_path / "fresh.db"
+    opened(path).close()
+    opened(fresh).close()
+    named = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql NOT NULL ORDER BY name"
+    assert ask(path, named) == ask(fresh, named)
+
+
+def test_keys_that_were_not_unique_become_so(path: Path, rows: Any) -> None:
+    run_sql(path, "CREATE TABLE schedule_job (job_id BIGINT, task_id VARCHAR(128));")
+    run_sql(path, "INSERT INTO schedule_job VALUES (1, 'a'), (2, 'b');")
+    opened(path).close()
+    assert ask(path, "SELECT job_id, task_id, params, retry_count FROM schedule_job") == [
+        (1, "a", None, 0),
+        (2, "b", None, 0),
+    ]
+    with pytest.raises(sqlite3.IntegrityError):
+        run_sql(path, "INSERT INTO schedule_job (job_id, task_id) VALUES (3, 'a');")
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("CREATE TABLE schedule_job (task_id TEXT)", "no column job_id"),
+        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, tenant TEXT NOT NULL)", "tenant"),
+        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, target_worker TEXT NOT NULL)", "target_worker"),
+        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params JSON)", "params has type JSON"),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT); INSERT INTO schedule_job VALUES (1,'a'),(1,'b')",
+            "UNIQUE constraint failed",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_written_is_refused_untouched(path: Path, table: str, says: str) -> None:
+    run_sql(path, table)
+    before = ask(path, "SELECT sql FROM sqlite_master")
+    with pytest.raises(ConfigError, match=says):
+        opened(path)
+    assert ask(path, "SELECT sql FROM sqlite_master") == before
+
+
+# -- several at once
+
+OPEN = """
+import sys
+from dsched.store.migrations import Migration, load_migrations
+from dsched.store.sqlite import SqliteStore
+further = [Migration(2, "0002_x.sql", "CREATE TABLE added (x);\\n")] if sys.argv[2] == "2" else []
+store = SqliteStore(sys.argv[1], migrations=[*load_migrations("sqlite"), *further])
+sys.stdin.readline()
+store.open()
+store.leader()
+store.close()
+"""
+
+
+@pytest.mark.parametrize("start", ["new", "legacy", "older"])
+def test_processes_that_open_at_once_migrate_once(path: Path, start: str) -> None:
+    if start == "legacy":
+        legacy(path)
+    elif start == "older":
+        opened(path).close()
+    version = "2" if start == "older" else "1"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN, str(path), version],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(5)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+    assert len(ask(path, "SELECT version FROM schema_version")) == int(version)
+    assert ask(path, "SELECT epoch FROM leader") == [(0,)]
