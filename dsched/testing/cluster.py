@@ -16,8 +16,7 @@ from dsched.jobs import JobDeclaration
 from dsched.store.interface import Store
 from dsched.store.memory import MemoryStore
 from dsched.testing.sim_node import SimNode
-from dsched.testing.sim_threads import SimThreads
-from dsched.testing.sim_threads import ThreadCall, ThreadFault, ThreadHook
+from dsched.testing.sim_threads import SimThreads, ThreadCall, ThreadFault, ThreadHook
 from dsched.testing.world import SimWorld
 from dsched.worker.handlers import HandlerRegistry
 from dsched.worker.service import WorkerService
