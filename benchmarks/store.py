@@ -1,0 +1,156 @@
+"""Measure the SQLite store alone: a task's whole life is four row writes, run and task inserted, then both updated.
+
+Each batch is inserted in one transaction and updated in the next, as a busy core does. The last case
+has another thread compute all the while, as a busy reactor does: what is lost there goes to the interpreter's lock.
+
+    python benchmarks/store.py [--batch N] [--tasks N] [--rounds N] [--folder DIR]
+
+The last line is JSON.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import tempfile
+import threading
+from pathlib import Path
+from statistics import quantiles
+from time import perf_counter
+
+from dsched.engine.changes import Batch
+from dsched.model.rows import RunRow, TaskRow
+from dsched.store.sqlite import SqliteStore
+
+SNAPSHOT = json.dumps(
+    {"handler": "noop", "timeout": 30, "retries": 3, "retry_backoff": 10, "priority": 0, "group": "default",
+     "routing": "consistent_hash", "preload_keys": [], "version": 1}
+)  # fmt: skip
+AT = "2026-11-30 21:22:47.123"
+NOW_MS = 1_796_000_000_000
+
+
+def new_rows(first: int, count: int) -> tuple[list[RunRow], list[TaskRow]]:
+    """Return runs of one task each, with ascending ids as requests have them."""
+    runs, tasks = [], []
+    for number in range(first, first + count):
+        job_id = (NOW_MS << 16) + number
+        run_id, params = f"noop~{job_id}", f'{{"n":{number}}}'
+        runs.append(RunRow(
+            run_id, "noop", None, "RUNNING", None, "api", str(job_id), "0123456789abcdef" * 2, None, None, "default", 0,
+            1, SNAPSHOT, params, 1, 0, None, NOW_MS + number // 1000, NOW_MS, None, 1,
+        ))  # fmt: skip
+        tasks.append(TaskRow(
+            job_id, f"{run_id}:0", "noop", params, 1, 0, 30, "worker-1", "DISPATCHED", 0, None, AT, AT, run_id,
+            "default", 0, "0123456789abcdef", 1, 0, job_id, None, None, None, None, None, None, 1,
+        ))  # fmt: skip
+    return runs, tasks
+
+
+def ended(runs: list[RunRow], tasks: list[TaskRow]) -> tuple[list[RunRow], list[TaskRow]]:
+    """Return the same rows with their results."""
+    return (
+        [row._replace(status="SUCCESS", counts='{"SUCCESS":1}', finished_at=NOW_MS, version=2) for row in runs],
+        [row._replace(status="SUCCESS", result=row.params, started_at=NOW_MS, finished_at=NOW_MS, version=2)
+         for row in tasks],
+    )  # fmt: skip
+
+
+def measure(folder: str, synchronous: str, batch: int, total: int) -> dict[str, list[float]]:
+    """Return the seconds of each commit, per stage."""
+    path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
+    store = SqliteStore(str(path), synchronous=synchronous)
+    store.open()
+    leader = store.take_leadership(store.leader(), "benchmark", "", "")
+    assert leader is not None
+    numbers = iter(range(1, 1 << 40))
+    seconds: dict[str, list[float]] = {"insert": [], "update": [], "renew": []}
+
+    def commit(stage: str, **lists: list[RunRow] | list[TaskRow]) -> None:
+        changes = Batch(leader.epoch, next(numbers), 0, 0, **lists)  # type: ignore[arg-type]
+        started = perf_counter()
+        store.commit(changes)
+        seconds[stage].append(perf_counter() - started)
+
+    for first in range(0, total, batch):
+        runs, tasks = new_rows(first, batch)
+        ended_runs, ended_tasks = ended(runs, tasks)
+        commit("insert", runs_new=runs, tasks_new=tasks)
+        commit("update", runs_set=ended_runs, tasks_set=ended_tasks)
+    for _ in range(50):
+        commit("renew")
+    store.close()
+    for file in path.parent.iterdir():
+        file.unlink()
+    path.parent.rmdir()
+    return seconds
+
+
+def compute_until(done: threading.Event) -> None:
+    """Hold the interpreter's lock as a busy reactor does."""
+    while not done.is_set():
+        for _ in range(10_000):
+            pass
+
+
+def figure(value: float, unit: str) -> dict[str, object]:
+    """Shape one figure of the report; none of these has a budget of its own."""
+    return {"value": round(value, 3), "unit": unit, "budget": None, "holds": True}
+
+
+def report(name: str, seconds: dict[str, list[float]], rows: int) -> dict[str, object]:
+    """Print one line for people and return the figures."""
+    insert_s, update_s = sum(seconds["insert"]), sum(seconds["update"])
+    commits_ms = quantiles([s * 1000 for s in seconds["insert"] + seconds["update"]], n=100)
+    renew_ms = quantiles([s * 1000 for s in seconds["renew"]], n=100)[49]
+    print(
+        f"{name:>22}: {rows / (insert_s + update_s):8.0f} tasks/s; insert {2 * rows / insert_s:8.0f} rows/s, "
+        f"update {2 * rows / update_s:8.0f} rows/s; commit p50 {commits_ms[49]:.2f} ms, p99 {commits_ms[98]:.2f} ms, "
+        f"renewal p50 {renew_ms:.2f} ms"
+    )
+    return {
+        f"{name}_tasks": figure(rows / (insert_s + update_s), "1/s"),
+        f"{name}_insert": figure(2 * rows / insert_s, "rows/s"),
+        f"{name}_update": figure(2 * rows / update_s, "rows/s"),
+        f"{name}_commit_p99": figure(commits_ms[98], "ms"),
+        f"{name}_renewal_p50": figure(renew_ms, "ms"),
+    }
+
+
+def main() -> None:
+    """Measure, print a table for people and one line for machines."""
+    parser = argparse.ArgumentParser(description="Rows per second in the SQLite store.")
+    parser.add_argument("--batch", type=int, default=1000, help="tasks a transaction in the largest case")
+    parser.add_argument("--tasks", type=int, default=30_000, help="tasks a round")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds; the best one counts")
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the files go: the disk that is measured")
+    options = parser.parse_args()
+    figures: dict[str, object] = {}
+    for synchronous in ("FULL", "NORMAL"):
+        for batch in sorted({1, 10, 100, options.batch}):
+            total = max(batch, min(options.tasks, batch * 1000) // batch * batch)
+            rounds = [measure(options.folder, synchronous, batch, total) for _ in range(options.rounds)]
+            best = min(rounds, key=lambda seconds: sum(seconds["insert"]) + sum(seconds["update"]))
+            figures |= report(f"{synchronous.lower()}_{batch}", best, total)
+    done = threading.Event()
+    busy = threading.Thread(target=compute_until, args=(done,))
+    busy.start()
+    try:
+        total = max(options.batch, options.tasks // 3 // options.batch * options.batch)
+        seconds = measure(options.folder, "FULL", options.batch, total)
+        figures |= report(f"full_{options.batch}_busy", seconds, total)
+    finally:
+        done.set()
+        busy.join()
+    machine = {
+        "cpus": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+    }
+    print(json.dumps({"benchmark": "store", "figures": figures, "machine": machine}))
+
+
+if __name__ == "__main__":
+    main()
