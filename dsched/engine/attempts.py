@@ -86,12 +86,11 @@ class Attempts:
         return newest
 
     def _stale(self, session: Session, response: ResponseIn, attempt: Attempt | None, number: int, now: Moment) -> None:
-        task = attempt.task if attempt is not None else self._state.tasks.get(response.task_id)
         outcome = response.outcome or ("SUCCESS" if response.success else "ERROR")
         if attempt is not None and outcome in ("REJECTED", "CANCELLED"):
             return  # The expected answer to a cancel or a withdrawal, not news.
-        message = f"{outcome} of a closed attempt of {response.task_id}: {response.message or ''}"[:1024]
-        self._state.log(task, "STALE", message, now, worker_id=session.worker_id, attempt=number)
+        message = f"{outcome} of a closed attempt: {response.message or ''}"[:1024]
+        self._state.log(response.task_id, "STALE", message, now, worker_id=session.worker_id, attempt=number)
 
     def _restart_clocks(self, session: Session, now: Moment) -> None:
         """A plain worker runs one task after another: whatever it is at next has only begun."""

@@ -132,7 +132,7 @@ def encode_params(value: object, field: str, limit: int) -> str:
     try:
         data = dump_strict(value)
     except BadJson as error:
-        raise BadJson(f"{field}.{error.field}".rstrip("."), error.reason) from None
+        raise BadJson(f"{field}.{error.field}".rstrip(".").replace(".[", "[", 1), error.reason) from None
     if len(data) > limit:
         raise TooLarge(f"{field}: {len(data)} bytes encoded, at most {limit} are taken", field=field, limit=limit)
     return data.decode()

@@ -64,11 +64,9 @@ class State:
         """Call `function(argument, now)` after `delay_s`, through the one timing wheel."""
         return self.wheel.arm((now.mono_s + delay_s) * 1000, (function, argument))
 
-    def log(
-        self, task: Task | None, kind: str, message: str, now: Moment, *, worker_id: str | None, attempt: int | None
-    ) -> None:
-        """Keep a line about a task for people."""
-        task_id, run_id = (task.task_id, task.run.run_id) if task is not None else (None, None)
+    def log(self, task_id: str, kind: str, message: str, now: Moment, *, worker_id: str, attempt: int) -> None:
+        """Keep a line about a task, in memory or not, for people."""
+        run_id = task_id.rpartition(":")[0] or None
         self.logs.append(LogRow(task_id, run_id, now.wall_ms, kind, worker_id, attempt, message))
 
     def has_changes(self) -> bool:

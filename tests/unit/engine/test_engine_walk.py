@@ -193,7 +193,7 @@ class Walk:
         run = self.rng.choice(self.runs or ["none"])
 
         def refuse(batch: Batch) -> bool:
-            return any(row.run_id == run for row in (*batch.tasks_set, *batch.runs_set))
+            return run in {row.run_id for row in batch.tasks_set} | {row.run_id for row in batch.runs_set}
 
         self.bench.refuse = refuse
         self.bench.paused = True
