@@ -1,0 +1,44 @@
+"""Play many rounds: `python -m tests.integration.rounds CAMPAIGN=ROUNDS ...`, such as `core=100 stop=30`."""
+
+import argparse
+import random
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.integration.rounds.campaign import CAMPAIGNS, start
+
+LANES = 4
+
+
+def main() -> int:
+    """Play what is asked for, print the figures of each campaign, and return 1 if a round has failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.integration.rounds")
+    parser.add_argument(
+        "asked", nargs="+", metavar="CAMPAIGN=ROUNDS", help=f"CAMPAIGN is one of {', '.join(CAMPAIGNS)}"
+    )
+    parser.add_argument("--folder", type=Path, help="where stores and logs are kept [a temporary folder]")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="repeats choices, not times")
+    parser.add_argument("--lanes", type=int, default=LANES, help="clusters at a time")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="dsched-rounds-"))
+    sys.stdout.write(f"seed {options.seed}, folder {folder}\n")
+    failed = 0
+    with ThreadPoolExecutor(options.lanes) as pool:
+        running = []
+        for asked in options.asked:
+            name, _, rounds = asked.partition("=")
+            running.append(start(CAMPAIGNS[name], int(rounds), folder, pool, options.seed))
+        for campaign in running:
+            try:
+                sys.stdout.write(f"{campaign.summary()}\n")
+            except Exception as error:
+                failed = 1
+                sys.stdout.write(f"{campaign.campaign.name}: {error}\n")
+            sys.stdout.flush()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Many rounds of one kind, over several clusters side by side, and the figures of all of them."""
+
+import json
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.integration.rounds.cluster import RoundCluster
+from tests.integration.rounds.core_kill import kill_the_core
+
+__all__ = ["CAMPAIGNS", "Campaign", "Running", "start"]
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A kind of round. `shares` is over how many clusters its rounds are spread."""
+
+    name: str
+    play: Callable[[RoundCluster], Figures]
+    shares: int
+    cores: int = 1
+    timeout_s: int = 30
+
+
+CAMPAIGNS = {
+    "core": Campaign("kill -9 of the core", kill_the_core, 4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Rounds that are being played."""
+
+    campaign: Campaign
+    shares: Sequence[Future[list[Figures]]]
+
+    def summary(self) -> str:
+        """Wait for the last round and return the figures as one line of JSON; raises what a round has raised."""
+        rounds = [figures for share in self.shares for figures in share.result()]
+        told: dict[str, object] = {"campaign": self.campaign.name, "rounds": len(rounds)}
+        for name in rounds[0]:
+            told[name] = _spread([figures[name] for figures in rounds])
+        return json.dumps(told)
+
+
+def start(campaign: Campaign, rounds: int, folder: Path, pool: ThreadPoolExecutor, seed: int) -> Running:
+    """Spread rounds over clusters, each of which starts as soon as the pool has room."""
+    shares = min(campaign.shares, rounds)
+    counts = [rounds // shares + (number < rounds % shares) for number in range(shares)]
+    name = campaign.play.__name__
+    return Running(
+        campaign,
+        [
+            pool.submit(_play, campaign, count, folder / f"{name}-{number}", f"{seed}/{name}/{number}")
+            for number, count in enumerate(counts)
+        ],
+    )
+
+
+def _play(campaign: Campaign, rounds: int, folder: Path, seed: str) -> list[Figures]:
+    rng = random.Random(seed)
+    with RoundCluster(folder, rng, cores=campaign.cores, timeout_s=campaign.timeout_s) as cluster:
+        return [campaign.play(cluster) for _ in range(rounds)]
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    spread = {
+        "min": ordered[0],
+        "median": statistics.median(ordered),
+        "p95": ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))],
+        "max": ordered[-1],
+        "sum": sum(ordered),
+    }
+    return {name: round(value, 3) for name, value in spread.items()}

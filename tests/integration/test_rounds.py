@@ -1,0 +1,31 @@
+"""Real processes, killed and stopped under load, several clusters side by side: nothing lost, nothing twice."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.integration.rounds.campaign import CAMPAIGNS, Running, start
+
+pytestmark = pytest.mark.integration
+
+ROUNDS = {"core": 20}
+LANES = 4
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Running]]:
+    """All campaigns at once: most of their time they wait, so together they take little longer than the longest."""
+    folder = tmp_path_factory.mktemp("rounds")
+    with ThreadPoolExecutor(LANES) as pool:
+        yield {name: start(CAMPAIGNS[name], rounds, folder, pool, SEED) for name, rounds in ROUNDS.items()}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_nothing_is_lost_and_nothing_done_twice(
+    running: dict[str, Running], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = running[name].summary()
+    with capsys.disabled():
+        print(f"\n{summary}")  # noqa: T201
