@@ -175,18 +175,19 @@ class Membership:
         kept: set[tuple[str, int]] = set()
         for report in running:
             attempt = session.find(report.task_id, report.attempt)
-            if attempt is not None and not attempt.closed and attempt.task.incarnation != session.incarnation:
-                continue  # Another process had it, whatever this one says.
-            kept.add((report.task_id, report.attempt))
-            if attempt is not None and not attempt.closed:
+            if attempt is None or attempt.closed:
+                kept.add((report.task_id, report.attempt))
+                task = self._state.tasks.get(report.task_id)
+                if attempt is None and task is not None:
+                    # It runs something that is no longer wanted: its slot is taken until it says that this has ended.
+                    ghost = Attempt(task, report.attempt, report.fence, session)
+                    ghost.closed = True
+                    session.add(ghost)
+            elif attempt.task.incarnation == session.incarnation:
+                kept.add((report.task_id, report.attempt))
                 self._attempts.adopt(attempt, session, report.started, report.elapsed_ms / 1000, now)
                 continue
-            task = self._state.tasks.get(report.task_id)
-            if attempt is None and task is not None:
-                # It runs something that is no longer wanted: its slot is taken until it says that this has ended.
-                ghost = Attempt(task, report.attempt, report.fence, session)
-                ghost.closed = True
-                session.add(ghost)
+            # else: what another process was given is lost with that, whatever this one says.
             cancel = frame(Cancel(report.task_id, report.attempt, "the attempt is closed"))
             self._state.effects.append(Send(session.session_id, cancel, None))
         return kept

@@ -17,6 +17,7 @@ from dsched.engine.split import split
 from dsched.errors import BatchRefused
 from dsched.model.instant import Moment
 from dsched.model.rows import RunRow, TaskRow
+from dsched.model.task import OPEN
 from dsched.store.memory import MemoryStore
 from dsched.wire.encoding import Raw, decoder
 from dsched.wire.framing import FrameDecoder
@@ -43,7 +44,7 @@ from dsched.wire.messages import (
     decode_resume_ack,
 )
 
-__all__ = ["BenchWorker", "EngineBench"]
+__all__ = ["BenchWorker", "EngineBench", "response"]
 
 _decode_plain = decoder(PlainRequest)
 
@@ -359,6 +360,10 @@ class EngineBench:
         row = self.store.run(run_id)
         assert row is not None, run_id
         return row.status
+
+    def open_statuses(self, run_ids: Sequence[str]) -> list[str]:
+        """Return the states of all tasks of these runs that are not terminal."""
+        return [row.status for run_id in run_ids for row in self.tasks(run_id) if row.status in OPEN]
 
     def outcomes(self, task_id: str) -> list[str]:
         """Return how the closed attempts of a task ended that did not end the task."""

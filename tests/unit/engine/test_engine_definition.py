@@ -48,7 +48,7 @@ def test_every_field_is_taken_and_comes_back_from_the_store() -> None:
     assert again == job
 
 
-BAD = [
+BAD: list[tuple[str, Any]] = [
     ("name", ""), ("name", "a b"), ("name", None), ("name", "x" * 65), ("handler", None), ("handler", "a/b"),
     ("group", 1), ("group", ""), ("trigger", None), ("trigger", "cron"), ("trigger", {}), ("timezone", "Mars/Base"),
     ("timezone", None), ("sharding_total", 0), ("sharding_total", 10_001), ("sharding_total", 1.0),
@@ -167,7 +167,8 @@ def test_how_many_runs_a_request_takes() -> None:
     assert len(parse_run_requests({"runs": [{"job": "a"}] * 10_000}, SETTINGS)) == 10_000
     with pytest.raises(TooLarge):
         parse_run_requests({"runs": [{"job": "a"}] * 10_001}, SETTINGS)
-    for runs in ([], None, {}):
+    empty: tuple[Any, ...] = ([], None, {})
+    for runs in empty:
         with pytest.raises(InvalidValue):
             parse_run_requests({"runs": runs}, SETTINGS)
     with pytest.raises(InvalidValue):
