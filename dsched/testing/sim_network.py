@@ -36,6 +36,8 @@ class SimNetwork:
         self.trace = trace
         self.connections: dict[int, Connection] = {}
         self.default_link = default_link or Link()
+        self.write_hooks: list[Callable[[SimTransport, bytes], None]] = []
+        """Called with what a process hands to its kernel, before it does; a hook may crash the process."""
         self._reactor = reactor
         self._nodes: dict[str, SimNode] = {}
         self._links: dict[tuple[str, str], Link] = {}

@@ -65,13 +65,14 @@ ThreadHook = Callable[[ThreadCall], ThreadFault | None]
 
 
 class _Job:
-    __slots__ = ("args", "done", "function", "number")
+    __slots__ = ("args", "done", "function", "keep", "number")
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], done: Deferred[Any]) -> None:
         self.function = function
         self.args = args
         self.done = done
         self.number = 0
+        self.keep = True
 
 
 class SimThreads:
@@ -150,7 +151,10 @@ class SimThreads:
         call = ThreadCall(self.name, self._node.name, job.number, name, job.args)
         fault = next((fault for hook in self.hooks if (fault := hook(call)) is not None), None)
         kind = None if fault is None else type(fault).__name__
-        self._trace.record("thread", node=self._node.name, pool=self.name, number=job.number, function=name, fault=kind)
+        job.keep = kind is not None or not name.endswith(".leader")  # A follower looks each second; that is no news.
+        self._trace.record(
+            "thread", keep=job.keep, node=self._node.name, pool=self.name, number=job.number, function=name, fault=kind
+        )
         return fault
 
     def _work(self, job: _Job, fault: ThreadFault | None) -> None:
@@ -174,7 +178,7 @@ class SimThreads:
     def _finish(self, job: _Job, result: Any) -> None:
         self._free += 1
         outcome = type(result.value).__name__ if isinstance(result, Failure) else "ok"
-        self._trace.record("answer", node=self._node.name, pool=self.name, number=job.number, outcome=outcome)
+        self._trace.record("answer", keep=job.keep, node=self._node.name, pool=self.name, number=job.number, outcome=outcome)
         job.done.callback(result)
         self._start_waiting()
 

@@ -104,6 +104,10 @@ class SimTransport:
         joined = b"".join(data)
         if not self.connected or not joined:
             return
+        for hook in self.out.network.write_hooks:
+            hook(self, joined)
+            if not self.owner.alive:
+                return
         self._buffer += joined
         if self.producer is not None and self._streaming and len(self._buffer) > HIGH_WATER_BYTES:
             self._producer_paused = True

@@ -30,9 +30,12 @@ class Trace:
         self._kept: deque[str] = deque(maxlen=_KEEP)
         self._steps = array("d")
 
-    def record(self, kind: str, **fields: TraceValue) -> None:
-        """Append one event; raise `TypeError` for a field whose text could differ between equal runs."""
-        parts = [f"{self._seconds():.9f} {kind}"]
+    def record(self, event: str, *, keep: bool = True, **fields: TraceValue) -> None:
+        """Append one event; raise `TypeError` for a field whose text could differ between equal runs.
+
+        What is not to `keep` counts for the digest, and is not shown.
+        """
+        parts = [f"{self._seconds():.9f} {event}"]
         for name, value in fields.items():
             if not isinstance(value, str | int | float | bytes | None):
                 raise TypeError(f"a trace cannot hold {name}, a {type(value).__name__}")
@@ -41,7 +44,8 @@ class Trace:
         self.count += 1
         self._flush()
         self._hash.update(line.encode("utf-8", "backslashreplace") + b"\n")
-        self._kept.append(line)
+        if keep:
+            self._kept.append(line)
 
     def note_step(self, now_s: float, number: int) -> None:
         """Let one step of the reactor count for the digest, without a line of text."""
