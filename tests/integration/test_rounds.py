@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.rounds.campaign import CAMPAIGNS, Running, start
+from tests.integration.rounds.campaign import Running, campaigns, start
 
 pytestmark = pytest.mark.integration
 
-ROUNDS = {"core": 20}
+ROUNDS = {"core": 20, "worker": 20, "stop": 5, "leader": 5}
 LANES = 4
 SEED = 1
 
@@ -18,8 +18,9 @@ SEED = 1
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Running]]:
     """All campaigns at once: most of their time they wait, so together they take little longer than the longest."""
     folder = tmp_path_factory.mktemp("rounds")
+    known = campaigns(long=False)
     with ThreadPoolExecutor(LANES) as pool:
-        yield {name: start(CAMPAIGNS[name], rounds, folder, pool, SEED) for name, rounds in ROUNDS.items()}
+        yield {name: start(known[name], rounds, folder, pool, SEED) for name, rounds in ROUNDS.items()}
 
 
 @pytest.mark.parametrize("name", ROUNDS)

@@ -7,17 +7,16 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.integration.rounds.campaign import CAMPAIGNS, start
+from tests.integration.rounds.campaign import campaigns, start
 
 LANES = 4
 
 
 def main() -> int:
     """Play what is asked for, print the figures of each campaign, and return 1 if a round has failed."""
+    known = campaigns(long=True)
     parser = argparse.ArgumentParser(prog="python -m tests.integration.rounds")
-    parser.add_argument(
-        "asked", nargs="+", metavar="CAMPAIGN=ROUNDS", help=f"CAMPAIGN is one of {', '.join(CAMPAIGNS)}"
-    )
+    parser.add_argument("asked", nargs="+", metavar="CAMPAIGN=ROUNDS", help=f"CAMPAIGN is one of {', '.join(known)}")
     parser.add_argument("--folder", type=Path, help="where stores and logs are kept [a temporary folder]")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="repeats choices, not times")
     parser.add_argument("--lanes", type=int, default=LANES, help="clusters at a time")
@@ -29,7 +28,7 @@ def main() -> int:
         running = []
         for asked in options.asked:
             name, _, rounds = asked.partition("=")
-            running.append(start(CAMPAIGNS[name], int(rounds), folder, pool, options.seed))
+            running.append(start(known[name], int(rounds), folder, pool, options.seed))
         for campaign in running:
             try:
                 sys.stdout.write(f"{campaign.summary()}\n")

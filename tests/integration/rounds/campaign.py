@@ -2,16 +2,20 @@
 
 import json
 import random
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.integration.rounds.cluster import RoundCluster
 from tests.integration.rounds.core_kill import kill_the_core
+from tests.integration.rounds.leader_pause import pause_the_leader
+from tests.integration.rounds.worker_loss import kill_a_worker, stop_a_worker
 
-__all__ = ["CAMPAIGNS", "Campaign", "Running", "start"]
+__all__ = ["Campaign", "Running", "campaigns", "start"]
 
 Figures = dict[str, float]
 
@@ -27,9 +31,16 @@ class Campaign:
     timeout_s: int = 30
 
 
-CAMPAIGNS = {
-    "core": Campaign("kill -9 of the core", kill_the_core, 4),
-}
+def campaigns(*, long: bool) -> dict[str, Campaign]:
+    """Return every campaign by the name that asks for it; `long` is with pauses up to 90 s."""
+    stop = partial(stop_a_worker, pause_s=(10.0, 90.0 if long else 25.0))
+    pause = partial(pause_the_leader, pause_s=(15.0, 40.0 if long else 25.0))
+    return {
+        "core": Campaign("kill -9 of the core", kill_the_core, 4),
+        "worker": Campaign("kill -9 of a worker", kill_a_worker, 4),
+        "stop": Campaign("SIGSTOP of a worker", stop, 5, timeout_s=6),
+        "leader": Campaign("SIGSTOP of the leader", pause, 5, cores=2),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ def start(campaign: Campaign, rounds: int, folder: Path, pool: ThreadPoolExecuto
     """Spread rounds over clusters, each of which starts as soon as the pool has room."""
     shares = min(campaign.shares, rounds)
     counts = [rounds // shares + (number < rounds % shares) for number in range(shares)]
-    name = campaign.play.__name__
+    name = re.sub(r"\W+", "-", campaign.name)
     return Running(
         campaign,
         [

@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from dsched.cli.processes import CoreProcess, RoleFailed, WorkerProcess, wait_until
-from dsched.client import Client
 from tests.integration.rounds import judge
-from tests.integration.rounds.evidence import Attempt, Evidence, Leader, Line, StoreFile, Trace, wall_ms
+from tests.integration.rounds.evidence import Attempt, Evidence, Line, StoreFile, Trace, wall_ms
 from tests.integration.rounds.load import Load
 
 __all__ = ["LIMIT_S", "RoundCluster", "RoundFailed"]
@@ -32,7 +31,7 @@ class RoundFailed(AssertionError):
 class RoundCluster:
     """Cores on one store, workers that know them all, a load, and what is needed to judge.
 
-    `cores[0]` leads at first. Every round begins with `begin` and ends with `finish`, when everything has ended.
+    `timeout_s` is that of the jobs. Every round begins with `begin` and ends with `finish`, when everything has ended.
     """
 
     def __init__(self, folder: Path, rng: random.Random, *, cores: int = 1, timeout_s: int = 30) -> None:
@@ -47,7 +46,7 @@ class RoundCluster:
         others = [f"--core={core.address}" for core in self.cores[1:]]
         self.workers = [
             WorkerProcess(
-                folder, f"worker-{number}", self.core.address, jobs, slots=SLOTS, options=others, environ=environ
+                folder, f"worker-{number}", self.cores[0].address, jobs, slots=SLOTS, options=others, environ=environ
             )
             for number in range(1, WORKERS + 1)
         ]
@@ -59,7 +58,10 @@ class RoundCluster:
 
     @property
     def core(self) -> CoreProcess:
-        """The first core."""
+        """The core that leads, as the store says; the first one as long as none has."""
+        if len(self.cores) > 1 and self.store.path.exists():
+            address = self.store.leader().address
+            return next((core for core in self.cores if core.address == address), self.cores[0])
         return self.cores[0]
 
     def __enter__(self) -> Self:
@@ -76,8 +78,8 @@ class RoundCluster:
         self._stack.close()
 
     def _start(self) -> None:
-        self._stack.enter_context(self.core)
-        self.core.wait_ready(LIMIT_S)
+        self._stack.enter_context(self.cores[0])
+        self.cores[0].wait_ready(LIMIT_S)
         for process in [*self.cores[1:], *self.workers]:
             self._stack.enter_context(process)
         self.core.wait_for_workers(self.workers, LIMIT_S)
@@ -106,7 +108,7 @@ class RoundCluster:
         states = self.core.client.pending()["by_status"]
         return int(states.get("RUNNING", 0)) + int(states.get("DISPATCHED", 0))
 
-    def finish(self, client: Client) -> Evidence:
+    def finish(self) -> Evidence:
         """End the load, wait until all that was ever asked for has ended, and return what there is to judge."""
         self.load.stop()
         try:
@@ -118,7 +120,7 @@ class RoundCluster:
         try:
             self.wait(lambda: self.store.count_open(since_ms, until_ms) == 0, "the end of everything")
         except RoleFailed as error:
-            raise RoundFailed(f"{error.message}: {client.pending()}\n{self._logs()}") from None
+            raise RoundFailed(f"{error.message}: {self.core.client.pending()}\n{self._logs()}") from None
         evidence = self.store.evidence(since_ms, until_ms, self.trace.lines())
         self.trace.forget({task.task_id for task in evidence.tasks})
         return evidence
@@ -140,10 +142,6 @@ class RoundCluster:
         return "\n".join(f"--- {each.name}\n{each.log_tail(12)}" for each in [*self.cores, *self.workers])
 
     # -- what rounds ask
-
-    def leader(self) -> Leader:
-        """Return who leads, as the store says."""
-        return self.store.leader()
 
     def first_start(self, holds: Callable[[Line], bool]) -> Line | None:
         """Return the first execution of this round that `holds`."""

@@ -41,7 +41,7 @@ def kill_the_core(cluster: RoundCluster) -> dict[str, float]:
     assert first is not None
     first_s = first.at_s - started_s
     time.sleep(rng.uniform(0.0, 1.0))
-    evidence = cluster.finish(core.client)
+    evidence = cluster.finish()
     late = [] if first_s <= FIRST_DISPATCH_S else [f"first dispatch {first_s:.1f} s after the restart"]
     cluster.judge(evidence, lambda attempt: _may_close(attempt, evidence), *late)
     return {

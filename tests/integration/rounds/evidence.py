@@ -141,6 +141,11 @@ class StoreFile:
         with self._open() as database:
             return Leader(*database.execute("SELECT epoch, address, last_fence FROM leader").fetchone())
 
+    def highest_fence(self) -> int:
+        """Return the fence of the last dispatch. Only while a core has the file open."""
+        with self._open() as database:
+            return int(database.execute("SELECT MAX(fence) FROM schedule_job").fetchone()[0] or 0)
+
     def at_the_kill(self) -> tuple[int, int]:
         """Return how many tasks are in flight, and the highest fence.
 
@@ -175,7 +180,7 @@ class StoreFile:
                 runs=[Run(*row) for row in rows(Run._fields, "run", f"run_id {of_period}")],
                 tasks=[Task(*row) for row in rows(Task._fields, "schedule_job", f"run_id {of_period}")],
                 attempts=[Attempt(*row) for row in rows(Attempt._fields, "attempt", f"task_id {of_tasks}")],
-                logs=[Log(*row) for row in rows(Log._fields, "log", f"task_id {of_tasks} ORDER BY id")],
+                logs=[Log(*row) for row in rows(Log._fields, "log", f"run_id {of_period} ORDER BY id")],
                 connected_ms=dict(database.execute("SELECT worker_id, connected_at FROM worker")),
                 lines=lines,
             )
