@@ -232,8 +232,10 @@ class Engine:
             self.state.dues[name] = DueRow(name, row.version, due.next_due)
             row = row._replace(next_due=due.next_due)
         self.recovery.load_jobs([row], now)
-        if job is not None and job.waiting_run in self.state.runs:
-            self.state.jobs[name].waiting_run = job.waiting_run
+        if job is not None:
+            self.state.jobs[name].last_due_ms = job.last_due_ms
+            if job.waiting_run in self.state.runs:
+                self.state.jobs[name].waiting_run = job.waiting_run
 
     # -- looking
 

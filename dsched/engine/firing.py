@@ -78,6 +78,8 @@ class Firing:
             self._state.wheel.cancel(job.timer)
             job.timer = None
         if job.enabled and job.next_due_ms is not None:
+            if not job.last_due_ms:
+                job.last_due_ms = job.trigger.latest_at_or_before(job.next_due_ms - 1) or 0
             delay_s = (job.next_due_ms - now.wall_ms) / 1000
             job.timer = self._state.arm(now, max(0.0, delay_s), self._fire, job)
 
@@ -85,14 +87,9 @@ class Firing:
         job.timer = None
         if self._state.jobs.get(job.name) is not job or job.next_due_ms is None or not job.enabled:
             return
-        # By the monotonic clock the due is here, also when the wall clock was set back meanwhile.
-        noticed_ms = max(now.wall_ms, job.next_due_ms)
-        due_ms = job.trigger.latest_at_or_before(noticed_ms)
-        if due_ms is None or due_ms < job.next_due_ms:
-            due_ms = job.next_due_ms
-        missed = job.trigger.count_between(job.next_due_ms, due_ms)
         first_missed_ms = job.next_due_ms
-        job.next_due_ms = job.trigger.next_after(due_ms)
+        due_ms, missed = self._take_due(job, job.next_due_ms, now)
+        job.next_due_ms = self._due_after(job, due_ms)
         self._state.dues[job.name] = DueRow(job.name, job.version, job.next_due_ms)
         waiting = self._state.runs.get(job.waiting_run or "")
         if waiting is not None and self._counts_on(waiting, job):
@@ -100,6 +97,28 @@ class Firing:
         else:
             self._create_due_run(job, due_ms, missed, first_missed_ms, now)
         self.arm(job, now)
+
+    def _take_due(self, job: Job, next_due_ms: int, now: Moment) -> tuple[int, int]:
+        """Return the due that is here by the monotonic clock, and how many were missed before it."""
+        trigger, missed, due_ms = job.trigger, 0, next_due_ms
+        following_ms = trigger.next_after(job.last_due_ms)
+        if following_ms is not None and now.wall_ms < next_due_ms - (following_ms - job.last_due_ms):
+            # The wall clock was set back by more than a period: the time that was waited counts, so it is due now.
+            due_ms = now.wall_ms
+        elif now.wall_ms > next_due_ms:
+            due_ms = max(next_due_ms, trigger.latest_at_or_before(now.wall_ms) or 0)
+            missed = trigger.count_between(next_due_ms, due_ms)
+        if due_ms <= job.last_due_ms and trigger.latest_at_or_before(due_ms) == due_ms:
+            due_ms += 1  # That one has a run already.
+        job.last_due_ms = max(job.last_due_ms, due_ms)
+        return due_ms, missed
+
+    def _due_after(self, job: Job, due_ms: int) -> int | None:
+        next_ms: int | None = job.trigger.next_after(job.last_due_ms)
+        if due_ms < job.last_due_ms and next_ms is not None:
+            # The second time that the wall clock shows these instants: the steps go on, the instants are new.
+            return min(due_ms + next_ms - job.last_due_ms, next_ms)
+        return next_ms
 
     def _counts_on(self, waiting: Run, job: Job) -> bool:
         nobody = not self._dispatcher.can_run(job.group, job.snapshot.handler)

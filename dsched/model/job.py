@@ -16,7 +16,8 @@ class Job:
     `definition` is the job as people gave it with every default filled in, JSON-ready, in the shape of the HTTP
     interface; `definition_text` is the same as JSON. `params` is compact JSON text. `trigger` calculates dues
     (`dsched.triggers`). `next_due_ms` is the due that is armed, None when nothing is due any more. `waiting_run` is
-    the id of the last run that the trigger made, for as long as nothing of it was dispatched.
+    the id of the last run that the trigger made, for as long as nothing of it was dispatched; `last_due_ms` is the
+    latest due that was taken, as far as is known.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Job:
     created_ms: int
     updated_ms: int
     next_due_ms: int | None = None
+    last_due_ms: int = 0
     timer: Any = field(default=None, repr=False)
     waiting_run: str | None = None
 

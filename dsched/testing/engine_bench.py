@@ -189,6 +189,7 @@ class EngineBench:
         self.ended: list[str] = []
         self.batches: list[Batch] = []
         self.paused = False
+        self.refusals = 0
         self._last_session_id = 0
         self._last_token = 0
         self.restart()
@@ -267,6 +268,12 @@ class EngineBench:
         rows: Sequence[RunRow] = answer.value
         return rows
 
+    def run_later(self, *keys: str | None, job: str = "job") -> Key:
+        """Request runs and return the token of the answer, which may come later."""
+        requests = [RunRequest(job, None, None, key) for key in keys or (None,)]
+        self.ask(lambda token: self.engine.request_runs(requests, {}, token, self.now))
+        return f"request:{self._last_token}"
+
     def cancel(self, run_id: str) -> Answer | None:
         """Cancel a run."""
         return self.ask(lambda token: self.engine.cancel_run(run_id, token, self.now))
@@ -285,16 +292,19 @@ class EngineBench:
         """Commit and act until nothing is left to do, unless `paused`."""
         while self.engine.has_changes() and not self.paused:
             batch, effects, units = self.engine.take_batch(self.now)
-            if batch is not None and self.refuse(batch):
-                self._commit_parts(batch, effects, units)
-                continue
             if batch is not None:
-                self._commit(batch)
+                try:
+                    self._commit(batch)
+                except BatchRefused:
+                    self._commit_parts(batch, effects, units)
+                    continue
                 self.engine.committed(batch)
                 assert self.engine.open_counts() == dict(self.store.open_counts())
             self.act(effects)
 
     def _commit(self, batch: Batch) -> None:
+        if self.refuse(batch):
+            raise BatchRefused("the bench says so")
         self.store.commit(batch)
         self.batches.append(batch)
 
@@ -302,12 +312,14 @@ class EngineBench:
         number = batch.number - 1
         for part in split(batch, effects, units):
             part.batch.number = number + 1
-            if self.refuse(part.batch):
+            try:
+                self._commit(part.batch)
+            except BatchRefused as error:
+                self.refusals += 1
                 runs = {run_id: (self.store.run(run_id), self.tasks(run_id)) for run_id in part.run_ids()}
                 jobs = {name: self.store.job(name) for name in part.job_names()}
-                self.engine.refused(part, BatchRefused("the bench says so"), runs, jobs, self.now)
+                self.engine.refused(part, error, runs, jobs, self.now)
                 continue
-            self._commit(part.batch)
             number += 1
             self.act(part.effects)
         self.engine.renumber(number)
