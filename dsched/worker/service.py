@@ -18,6 +18,8 @@ from dsched.worker.settings import WorkerSettings
 __all__ = ["WorkerService"]
 
 FLUSH_S = 5.0
+RECONNECT_S = 3.0
+"""Between two attempts to connect. A core that is back waits 5 s for a worker before it gives its work to others."""
 
 
 class WorkerService(Service):
@@ -42,7 +44,7 @@ class WorkerService(Service):
         if endpoints is None:
             addresses = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in settings.cores)
             endpoints = {address: core_endpoint(clock.reactor, address) for address in addresses}
-        self._client = ReconnectingClient(endpoints, self.session, clock, rng)
+        self._client = ReconnectingClient(endpoints, self.session, clock, rng, backoff_cap_s=RECONNECT_S)
         self.session.on_ready = self._client.succeeded
         self.session.on_redirect = self._follow
 

@@ -247,6 +247,18 @@ class Starting(ServiceCase):
         self.pass_time(1.1)
         self.successResultOf(stopped)
 
+    def test_a_core_that_comes_back_is_found_within_the_resume_grace(self) -> None:
+        for seed in range(50):
+            endpoint = Refusing()
+            service = self.make(endpoint, seed)
+            service.startService()
+            self.pass_time(120)
+            attempts = endpoint.attempts
+            self.assertLess(attempts, 240)
+            self.pass_time(3.1)
+            self.assertGreater(endpoint.attempts, attempts)
+            self.successResultOf(service.stopService())
+
     def test_nothing_happens_before_the_start(self) -> None:
         endpoint = Refusing()
         self.make(endpoint)
