@@ -9,8 +9,8 @@ from tests.integration.rounds.campaign import Running, campaigns, start
 
 pytestmark = pytest.mark.integration
 
-ROUNDS = {"core": 20, "worker": 20, "stop": 5, "leader": 5}
-LANES = 4
+ROUNDS = {"core": 20, "stop": 5, "leader": 5, "worker": 20}
+LANES = 8
 SEED = 1
 
 

@@ -32,11 +32,12 @@ class Campaign:
 
 
 def campaigns(*, long: bool) -> dict[str, Campaign]:
-    """Return every campaign by the name that asks for it; `long` is with pauses up to 90 s."""
+    """Return every campaign by the name that asks for it; `long` is with outages up to 10 s, pauses up to 90 s."""
+    kill = partial(kill_the_core, outage_s=(0.0, 10.0 if long else 1.5))
     stop = partial(stop_a_worker, pause_s=(10.0, 90.0 if long else 25.0))
     pause = partial(pause_the_leader, pause_s=(15.0, 40.0 if long else 25.0))
     return {
-        "core": Campaign("kill -9 of the core", kill_the_core, 4),
+        "core": Campaign("kill -9 of the core", kill, 4),
         "worker": Campaign("kill -9 of a worker", kill_a_worker, 4),
         "stop": Campaign("SIGSTOP of a worker", stop, 5, timeout_s=6),
         "leader": Campaign("SIGSTOP of the leader", pause, 5, cores=2),

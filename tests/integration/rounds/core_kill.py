@@ -14,8 +14,8 @@ GRACE_S = EngineSettings().resume_grace_s
 _UNDER_LOAD_S = 1.5
 
 
-def kill_the_core(cluster: RoundCluster) -> dict[str, float]:
-    """One round; returns its figures, raises `RoundFailed`."""
+def kill_the_core(cluster: RoundCluster, outage_s: tuple[float, float]) -> dict[str, float]:
+    """One round with an outage between the two bounds; returns its figures, raises `RoundFailed`."""
     rng, core = cluster.rng, cluster.core
     cluster.begin()
     in_flight = fence = 0
@@ -31,7 +31,7 @@ def kill_the_core(cluster: RoundCluster) -> dict[str, float]:
         if in_flight < IN_FLIGHT:
             core.start()
             core.wait_ready()
-    time.sleep(rng.uniform(0.0, 1.5))
+    time.sleep(rng.uniform(*outage_s))
     started_s = time.monotonic()
     core.start()
     core.wait_ready()
