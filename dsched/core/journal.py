@@ -141,18 +141,24 @@ class Journal:
     async def _find_out(self, batch: Batch, error: StoreUnavailable) -> bool:
         """Wait for the store to return and tell whether it has `batch`."""
         self.log.warn("the store did not answer batch {number}: {error}", number=batch.number, error=error.message)  # noqa: G010
-        self._set_away(True)
-        pause_s = _FIRST_PAUSE_S
+        leader = await self._persist(self._writer, self._store.leader, after_failure=True)
+        if leader.epoch != batch.epoch or leader.batch not in (batch.number, batch.number - 1):
+            raise EpochLost(f"epoch {leader.epoch} leads, batch {leader.batch}; this was {batch.epoch}")
+        return bool(leader.batch == batch.number)
+
+    async def _persist(
+        self, threads: Threads, read: Callable[..., Any], *args: Any, after_failure: bool = False
+    ) -> Any:
+        """Return what the store says, however long it is away; `EpochLost` when the term ends meanwhile."""
+        pause_s = _FIRST_PAUSE_S if after_failure else 0.0
         while not self._stopped:
-            await self._clock.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            if pause_s:
+                self._set_away(True)
+                await self._clock.sleep(pause_s)
             try:
-                leader = await self._writer.run(self._store.leader)
+                return await threads.run(read, *args)
             except StoreUnavailable:
-                continue
-            if leader.epoch != batch.epoch or leader.batch not in (batch.number, batch.number - 1):
-                raise EpochLost(f"epoch {leader.epoch} leads, batch {leader.batch}; this was {batch.epoch}")
-            return bool(leader.batch == batch.number)
+                pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         raise EpochLost("the term has ended")
 
     def _set_away(self, away: bool) -> None:
@@ -176,21 +182,22 @@ class Journal:
             number += 1
             self._act(part.effects)
         self._engine.renumber(number)
-        self._engine.recount(await self._reader.run(self._store.open_counts))
+        self._engine.recount(await self._persist(self._reader, self._store.open_counts))
+        self._set_away(False)
 
     async def _give_up(self, part: Part, error: BatchRefused) -> None:
         self.log.error("the store refused {key}: {error}", key=part.key, error=error.message)
         runs: dict[str, tuple[RunRow | None, Sequence[TaskRow]]] = {}
         for run_id in part.run_ids():
-            runs[run_id] = (await self._reader.run(self._store.run, run_id), await self._tasks_of(run_id))
-        jobs = {name: await self._reader.run(self._store.job, name) for name in part.job_names()}
+            runs[run_id] = (await self._persist(self._reader, self._store.run, run_id), await self._tasks_of(run_id))
+        jobs = {name: await self._persist(self._reader, self._store.job, name) for name in part.job_names()}
         self._engine.refused(part, error, runs, jobs, self._clock.moment())
 
     async def _tasks_of(self, run_id: str) -> list[TaskRow]:
         rows: list[TaskRow] = []
         cursor: str | None = None
         while True:
-            page = await self._reader.run(self._store.tasks_of, run_id, _PAGE, cursor, {})
+            page = await self._persist(self._reader, self._store.tasks_of, run_id, _PAGE, cursor, {})
             rows += page.items
             cursor = page.next
             if cursor is None:

@@ -108,7 +108,7 @@ class Contact:
 
     def _check_silence(self) -> None:
         silent_s = self._clock.monotonic() - self._frame_s
-        if silent_s < SILENCE_S:
+        if silent_s < SILENCE_S - 0.001:  # What is less was lost in rounding, and would be waited for again and again.
             self._watch_silence()
         elif self._is_connected:
             self._on_silence(silent_s)
