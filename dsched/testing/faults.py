@@ -87,7 +87,7 @@ class Fault:
 
 def draw_faults(rng: random.Random, span_s: float, *, cores: int, workers: int) -> list[Fault]:
     """Return at least 20 faults an hour, by time, none in the first seconds."""
-    count = max(1, round(rng.randint(20, 36) * span_s / 3600))
+    count = max(1, round(rng.randint(26, 42) * span_s / 3600))
     return sorted((_fault(rng, span_s, cores, workers) for _ in range(count)), key=lambda fault: fault.at_s)
 
 

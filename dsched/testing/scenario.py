@@ -202,7 +202,7 @@ def run_plan(plan: Plan) -> Report:
         f"{plan.span_s / HOUR_S:g}"
     )
     with tempfile.TemporaryDirectory() as folder:
-        store: Store = SqliteStore(f"sqlite:///{Path(folder) / 'dsched.db'}") if plan.sqlite else MemoryStore()
+        store: Store = SqliteStore(str(Path(folder) / "dsched.db"), synchronous="NORMAL") if plan.sqlite else MemoryStore()
         store.open()
         world = SimWorld(plan.seed, replay=replay)
         scenario = Scenario(world, plan, store)
