@@ -196,13 +196,15 @@ class Engine:
         """The store refused a part of a batch for its content: what it touched is taken from the store again.
 
         Requests in it are answered with `error`. A result that cannot be stored fails its attempt without retry, since
-        its worker would bring the same again; a due that cannot be fired is passed over.
+        its worker would bring the same again; a due that cannot be fired is passed over. One that has a run already,
+        from before the wall clock was set back and the core started again, is taken 1 ms later.
         """
         results = {(row.task_id, row.attempt) for row in part.batch.tasks_set if row.status == TaskState.SUCCESS}
         for run_id, (row, tasks) in runs.items():
             self.recovery.reload_run(run_id, row, tasks, now)
+        taken = {row.due for row in part.batch.runs_new if row.due is not None and runs[row.run_id][0] is not None}
         for name, job_row in jobs.items():
-            self._reload_job(name, job_row, part, now)
+            self._reload_job(name, job_row, part, max(taken, default=None), now)
         for effect in part.effects:
             if isinstance(effect, Answer):
                 self.state.effects.append(Answer(effect.token, None, error, None))
@@ -221,14 +223,16 @@ class Engine:
         for session in self.membership.sessions.values():
             self.attempts.dispatcher.fill(session, now)
 
-    def _reload_job(self, name: str, row: JobRow | None, part: Part, now: Moment) -> None:
+    def _reload_job(self, name: str, row: JobRow | None, part: Part, taken_ms: int | None, now: Moment) -> None:
         job = self.state.jobs.pop(name, None)
         if job is not None and job.timer is not None:
             self.state.wheel.cancel(job.timer)
         if row is None:
             return
         due = next((due for due in part.batch.dues if due.name == name), None)
-        if due is not None:
+        if due is not None and taken_ms is not None:
+            row = row._replace(next_due=taken_ms + 1)
+        elif due is not None:
             self.state.dues[name] = DueRow(name, row.version, due.next_due)
             row = row._replace(next_due=due.next_due)
         self.recovery.load_jobs([row], now)

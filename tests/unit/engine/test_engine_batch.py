@@ -312,6 +312,23 @@ def test_a_refused_due_is_passed_over() -> None:
     assert bench.refusals == 1 and worker.session.load == 2
 
 
+def test_a_due_that_has_a_run_already_is_taken_a_little_later() -> None:
+    bench = EngineBench()
+    start_ms = bench.wall_ms
+    bench.job(trigger={"type": "interval", "seconds": 10})
+    bench.worker(slots=99)
+    bench.advance(25)
+    bench.wall_ms -= 22_000
+    bench.advance(5)
+    bench.restart()  # What it knew of the latest due is gone.
+    bench.worker("w2", slots=99)
+    bench.advance(20)
+    page = bench.store.runs(100, None, {"job": "job"})
+    dues = sorted(row.due - start_ms for row in page.items if row.due is not None)
+    assert dues == [8_000, 10_000, 18_000, 20_000, 20_001]
+    assert bench.store.job("job").next_due > bench.wall_ms  # type: ignore[union-attr]
+
+
 def test_a_refused_job_does_not_exist() -> None:
     bench = EngineBench()
     bench.refuse = lambda batch: any(row.name == "poison" for row in batch.jobs_new)
