@@ -10,7 +10,7 @@ from tests.integration.rounds.campaign import Running, campaigns, start
 pytestmark = pytest.mark.integration
 
 ROUNDS = {"core": 20, "stop": 5, "leader": 5, "worker": 20}
-LANES = 8
+LANES = 6
 SEED = 1
 
 

@@ -4,7 +4,7 @@ import time
 
 from dsched.engine.settings import EngineSettings
 from tests.integration.rounds.cluster import IN_FLIGHT, RoundCluster
-from tests.integration.rounds.evidence import Attempt, Evidence, wall_ms
+from tests.integration.rounds.evidence import Attempt, Evidence, wall_ms, without_cpu_s
 from tests.integration.rounds.judge import not_run
 
 __all__ = ["FIRST_DISPATCH_S", "kill_the_core"]
@@ -35,18 +35,21 @@ def kill_the_core(cluster: RoundCluster, outage_s: tuple[float, float]) -> dict[
     started_s = time.monotonic()
     core.start()
     core.wait_ready()
-    ready_s = time.monotonic() - started_s
+    ready_s, starved_s = time.monotonic() - started_s, without_cpu_s(core.pid)
     cluster.wait(lambda: cluster.first_start(lambda line: line.fence > fence) is not None, "a dispatch")
     first = cluster.first_start(lambda line: line.fence > fence)
     assert first is not None
     first_s = first.at_s - started_s
     time.sleep(rng.uniform(0.0, 1.0))
     evidence = cluster.finish()
-    late = [] if first_s <= FIRST_DISPATCH_S else [f"first dispatch {first_s:.1f} s after the restart"]
+    late = []
+    if first_s - starved_s > FIRST_DISPATCH_S:
+        late = [f"first dispatch {first_s:.1f} s after the restart, of which the core had no CPU for {starved_s:.1f} s"]
     cluster.judge(evidence, lambda attempt: _may_close(attempt, evidence), *late)
     return {
         "in_flight": in_flight,
         "ready_s": ready_s,
+        "starved_s": starved_s,
         "first_dispatch_s": first_s,
         "tasks": len(evidence.tasks),
         "repeated_requests": cluster.load.repeated,

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Attempt", "Evidence", "Leader", "Line", "Log", "Run", "StoreFile", "Task", "Trace", "wall_ms"]
+__all__ = [
+    "Attempt",
+    "Evidence",
+    "Leader",
+    "Line",
+    "Log",
+    "Run",
+    "StoreFile",
+    "Task",
+    "Trace",
+    "wall_ms",
+    "without_cpu_s",
+]
 
 
 class Run(NamedTuple):
@@ -90,6 +102,14 @@ class Evidence:
 def wall_ms(mono_s: float) -> int:
     """Return the wall time, as the store writes it, of an instant of monotonic time."""
     return round((time.time() - time.monotonic() + mono_s) * 1000)
+
+
+def without_cpu_s(pid: int) -> float:
+    """Return how long a process has waited for a CPU so far, because the machine had other things to do."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0  # Not every kernel counts.
 
 
 class Trace:
