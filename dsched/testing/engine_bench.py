@@ -23,6 +23,7 @@ from dsched.wire.encoding import Raw, decoder
 from dsched.wire.framing import FrameDecoder
 from dsched.wire.header import MessageType
 from dsched.wire.messages import (
+    FEATURES,
     Cancel,
     Error,
     Heartbeat,
@@ -237,7 +238,7 @@ class EngineBench:
         self._last_session_id += 1
         worker = BenchWorker(self, worker_id, self._last_session_id, incarnation)
         self.workers[worker.session_id] = worker
-        features = None if incarnation is None else ["started"]
+        features = None if incarnation is None else list(FEATURES)
         message = Register(worker_id, host, incarnation=incarnation, features=features)
         self.tell(self.engine.register, worker.session_id, host, message)
         return worker

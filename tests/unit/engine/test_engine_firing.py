@@ -88,7 +88,7 @@ def test_with_no_worker_one_run_waits_and_counts() -> None:
     bench = EngineBench()
     for number in range(3):
         bench.job(f"job{number}", trigger={"type": "interval", "seconds": 1}, sharding_total=2)
-    bench.worker("w9", handlers=["something else"])
+    bench.worker("w9", handlers=["another"])
     bench.advance(30)
     bench.restart()
     bench.advance(30)

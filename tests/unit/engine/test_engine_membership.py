@@ -71,6 +71,18 @@ def test_what_is_refused_at_the_door() -> None:
     assert not bench.engine.membership.sessions
 
 
+def test_a_worker_must_speak_what_the_core_speaks_and_bear_plain_names() -> None:
+    bench = EngineBench()
+    partly = BenchWorker(bench, "w4", 78, "i")
+    bench.workers[78] = partly
+    bench.tell(bench.engine.register, 78, "", Register("w4", incarnation="i", features=["started"]))
+    assert partly.of(Error)[0].code == "features" and "resume" in partly.of(Error)[0].message
+    for resume in ({"handlers": ["a b"]}, {"group": "a/b"}):
+        worker = bench.register("w5").resume(1, **resume)
+        assert worker.of(Error)[0].code == "resume" and worker.close_reason is not None
+    assert not bench.engine.sessions()
+
+
 def test_reconciliation_results_then_adoption_then_the_rest() -> None:
     bench = EngineBench()
     worker, run_id = with_tasks(bench, 5)
