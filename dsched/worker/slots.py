@@ -64,7 +64,7 @@ class Slots:
         self._threads = ThreadExecutor(size, clock, self.collect)
         self._coroutines = CoroutineExecutor(clock, self._coroutine_done)
         self._waiting: deque[Attempt] = deque()
-        self._running: set[Attempt] = set()  # Announced and not returned; never more than `size`.
+        self._running: dict[Attempt, None] = {}  # In order. Announced and not returned; never more than `size`.
         self._overdue = 0  # How many of these are closed: they hold a slot for nothing.
         self._mean_ms: dict[str, float] = {}
         self._ended: list[Response] = []
@@ -208,7 +208,7 @@ class Slots:
 
     def _returned(self, attempt: Attempt, response: Response) -> None:
         """A handler has really returned: its slot is free."""
-        self._running.discard(attempt)
+        self._running.pop(attempt, None)
         if attempt.closed:
             self._overdue -= 1
             self._forget(attempt)
@@ -285,7 +285,7 @@ class Slots:
             return
         for attempt in began:
             attempt.is_announced = True
-            self._running.add(attempt)
+            self._running[attempt] = None
         self._on_started(began)
         self._arm_timeout()
 

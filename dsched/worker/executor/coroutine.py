@@ -25,7 +25,7 @@ class CoroutineExecutor:
     log = Logger()
 
     def __init__(self, clock: Clock, on_done: Callable[[Attempt, Response], object]) -> None:
-        self.running: set[Attempt] = set()
+        self.running: dict[Attempt, None] = {}  # In the order of their starts.
         self._clock = clock
         self._on_done = on_done
 
@@ -36,7 +36,7 @@ class CoroutineExecutor:
 
     def start(self, attempt: Attempt) -> None:
         """Run one."""
-        self.running.add(attempt)
+        self.running[attempt] = None
         deferred = attempt.deferred = Deferred.fromCoroutine(self._run(attempt))
         deferred.addErrback(self._failed)
 
@@ -47,7 +47,7 @@ class CoroutineExecutor:
 
     async def _run(self, attempt: Attempt) -> None:
         response = await self._execute(attempt)
-        self.running.discard(attempt)
+        self.running.pop(attempt, None)
         attempt.deferred = None
         self._on_done(attempt, response)
 
