@@ -7,6 +7,7 @@ is found is reported, not only the first one.
 import difflib
 import ipaddress
 import math
+import re
 import tomllib
 import types
 import typing
@@ -23,6 +24,8 @@ TABLES = ("core", "worker")
 """The tables that a file of settings may hold."""
 
 _LOOPBACK = "127.0.0.1"
+_HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}")
+_URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(?:/[\x21-\x7e]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,10 @@ class CoreSettings:
         ]
         if self.listen == self.admin:
             problems.append(f"--listen and --admin are the same address, {self.listen}; give each its own port")
+        if self.advertise and not _HOST_PORT.fullmatch(self.advertise):
+            problems.append(f"--advertise must be HOST:PORT, not {self.advertise[:80]!r}")
+        if self.admin_url and not _URL.fullmatch(self.admin_url):
+            problems.append(f"--admin-url must be like http://HOST:PORT, not {self.admin_url[:80]!r}")
         if problems:
             raise ConfigError(*problems)
         return self

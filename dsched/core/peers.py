@@ -164,6 +164,7 @@ class Peers:
             self.log.warn("unreadable result of {task_id}: {error}", task_id=task_id, error=str(error))  # noqa: G010
             if not known.is_plain:
                 peer.send(frame(Error("bad_result", f"result of task {task_id}: {error}"[:500])))
-            if count >= BAD_RESULTS:
+            # A plain worker is told nothing, so it will not send another one.
+            if known.is_plain or count >= BAD_RESULTS:
                 self.term.tell(self.term.engine.bad_result, known.session_id, task_id)
             return None

@@ -79,7 +79,7 @@ def task_view(row: TaskRow, closed: Sequence[AttemptRow]) -> dict[str, Any]:
         "worker_id": row.target_worker,
         "not_before": _instant(row.not_before),
         "result": _json(row.result),
-        "error": _error(row),
+        "error": _error(row, closed),
         "started_at": _instant(row.started_at),
         "finished_at": _instant(row.finished_at),
         "attempts": attempts,
@@ -93,13 +93,14 @@ def _last_outcome(row: TaskRow) -> str | None:
     return _OUTCOMES.get(row.status)
 
 
-def _error(row: TaskRow) -> dict[str, Any] | None:
+def _error(row: TaskRow, closed: Sequence[AttemptRow]) -> dict[str, Any] | None:
     if row.error is not None:
         error: dict[str, Any] = _json(row.error)
         return error
-    if row.error_msg and row.status != TaskState.SUCCESS.value:
-        return {"type": _last_outcome(row) or row.status, "message": row.error_msg, "traceback": None}
-    return None
+    if not row.error_msg or row.status == TaskState.SUCCESS.value:
+        return None
+    kind = _last_outcome(row) or (closed[-1].outcome if closed else row.status)
+    return {"type": kind, "message": row.error_msg, "traceback": None}
 
 
 def _attempt_view(row: AttemptRow) -> dict[str, Any]:

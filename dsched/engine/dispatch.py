@@ -284,6 +284,7 @@ class Dispatcher:
         task.worker_id = session.worker_id
         task.incarnation = session.incarnation
         task.not_before_ms = task.started_ms = task.deadline_ms = None
+        task.message = task.error = None
         if task.timer is not None:
             self._state.wheel.cancel(task.timer)
             task.timer = None

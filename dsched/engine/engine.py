@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsched.engine.attempts import Attempts
+from dsched.engine.attempts import Attempts, error_text
 from dsched.engine.changes import Ack, Answer, Batch, DueRow, Effect, Key, Send, job_key
 from dsched.engine.definition import RunRequest, parse_job
 from dsched.engine.firing import Firing
@@ -53,6 +53,7 @@ class Engine:
         """
         self.recovery.load_jobs(jobs, now)
         self.recovery.load_runs(runs, tasks, now, grace_s)
+        self.firing.cancel_orphans(now)
         counts = self.state.committed_counts
         for row in tasks:
             if row.status in OPEN:
@@ -111,7 +112,9 @@ class Engine:
         if not session.plain:
             self.state.effects.append(Ack(session_id, task_id, attempt.number, attempt.task.run.run_id))
         if not attempt.closed:
-            self.attempts.fail(attempt, Outcome.ERROR, "bad result: it cannot be read", now, retryable=False)
+            text = "bad result: it cannot be read"
+            error = error_text("BadResult", text)
+            self.attempts.fail(attempt, Outcome.ERROR, text, now, retryable=False, error=error)
         self.attempts.dispatcher.fill(session, now)
 
     def draining(self, session_id: int, now: Moment) -> None:
@@ -219,7 +222,8 @@ class Engine:
             if task is not None and task.live is not None and task.attempt == number:
                 task.live.session.remove(task.live)
                 text = f"the store refused the result: {error.message}"
-                self.attempts.fail(task.live, Outcome.ERROR, text, now, retryable=False)
+                error_row = error_text("ResultRefused", text)
+                self.attempts.fail(task.live, Outcome.ERROR, text, now, retryable=False, error=error_row)
         for session in self.membership.sessions.values():
             self.attempts.dispatcher.fill(session, now)
 

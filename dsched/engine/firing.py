@@ -1,5 +1,6 @@
 """Jobs and runs: definitions come and go, triggers fire, requests make runs, people cancel them."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from dsched.engine.attempts import Attempts
@@ -26,6 +27,10 @@ def job_row(job: Job) -> JobRow:
         job.name, job.group, job.definition_text, int(job.enabled), job.version, job.next_due_ms, job.created_ms,
         job.updated_ms,
     )  # fmt: skip
+
+
+CANCELLED_AT_ONCE = 2_000
+"""Tasks that one portion of a deletion cancels: a few milliseconds of deciding."""
 
 
 class Firing:
@@ -65,9 +70,23 @@ class Firing:
         self._state.dues.pop(name, None)
         self._state.new_jobs = [row for row in self._state.new_jobs if row.name != name]
         self._state.gone_jobs.append(name)
-        waiting = [run for run in self._state.runs.values() if run.snapshot.job == name and self._is_waiting(run)]
-        for run in waiting:
-            self.cancel_run(run, now, "the job was deleted")
+        self._cancel_some(deque(run for run in self._state.runs.values() if run.snapshot.job == name), now)
+
+    def cancel_orphans(self, now: Moment) -> None:
+        """Cancel the waiting runs of jobs that are gone: the end of a deletion that a restart cut short."""
+        jobs = self._state.jobs
+        self._cancel_some(deque(run for run in self._state.runs.values() if run.snapshot.job not in jobs), now)
+
+    def _cancel_some(self, runs: deque[Run], now: Moment) -> None:
+        """Cancel those of `runs` of which nothing was started, in portions, so that nobody waits for all of them."""
+        tasks = 0
+        while runs and tasks < CANCELLED_AT_ONCE:
+            run = runs.popleft()
+            if self._is_waiting(run):
+                tasks += run.sharding_total
+                self.cancel_run(run, now, "the job was deleted")
+        if runs:
+            self._state.arm(now, 0.0, self._cancel_some, runs)
 
     def _is_waiting(self, run: Run) -> bool:
         return run.state is RunState.PENDING and all(task.attempt == 0 for task in run.tasks)

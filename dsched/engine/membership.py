@@ -8,6 +8,8 @@ from dsched.engine.attempts import Attempts
 from dsched.engine.changes import Close, Send
 from dsched.engine.session import Attempt, Session, SessionState
 from dsched.engine.state import State
+from dsched.errors import InvalidValue
+from dsched.model.ids import check_group, check_name
 from dsched.model.instant import Moment
 from dsched.model.rows import WorkerRow
 from dsched.model.task import TERMINAL, Outcome, Task
@@ -68,6 +70,10 @@ class Membership:
         )  # fmt: skip
         if not message.plain and not message.incarnation:
             self._refuse(session, "incarnation", "a worker with features must name its incarnation")
+            return
+        missing = set() if message.features is None else set(FEATURES) - set(message.features)
+        if missing:
+            self._refuse(session, "features", f"this core needs workers that speak {', '.join(sorted(missing))}")
             return
         self.sessions[session_id] = session
         self._arm_lease(session, now)
@@ -133,6 +139,13 @@ class Membership:
         first = resumed.first
         if first.slots < 1:
             self._refuse(session, "slots", "a worker must have at least one slot")
+            return
+        try:
+            check_group(first.group)
+            for handler in resumed.handlers:
+                check_name(handler, "handlers")
+        except InvalidValue as error:
+            self._refuse(session, "resume", str(error))
             return
         session.group_name, session.slots, session.weight = first.group, first.slots, first.weight
         session.tags, session.handlers = tuple(first.tags), frozenset(resumed.handlers)

@@ -24,7 +24,10 @@ def _checked(value: object, field: str, pattern: re.Pattern[str], what: str) -> 
 
 def check_name(value: object, field: str = "name") -> str:
     """Return a job or handler name (1 to 64 of `A-Za-z0-9._-`); raises `InvalidValue`."""
-    return _checked(value, field, _NAME, "1 to 64 characters")
+    name = _checked(value, field, _NAME, "1 to 64 characters")
+    if name in (".", ".."):
+        raise InvalidValue(field, f"must not be {name!r}: that is no name that a path can hold")
+    return name
 
 
 def check_group(value: object, field: str = "group") -> str:

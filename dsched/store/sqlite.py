@@ -145,6 +145,7 @@ class SqliteStore(SqlReads):
         self._synchronous = synchronous
         self._busy_timeout_s = busy_timeout_s
         self._migrations = load_migrations("sqlite") if migrations is None else tuple(migrations)
+        self._file: tuple[int, int] | None = None
         self._variables = 999  # values that a statement may take; the writer's connection tells
         self._writer = _Connection(self._connect_writer)
         self._reader = _Connection(self._connect_reader)
@@ -208,7 +209,20 @@ class SqliteStore(SqlReads):
             database.close()
             raise
         self._variables = database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
+        self._file = self._identity()
         return database
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_file(self) -> None:
+        """What is written to a file without a name is lost with the process, and SQLite does not mind."""
+        if self._identity() != self._file:
+            raise StoreUnavailable(f"SQLite: {self.path} was deleted or replaced while in use; put it back, or restart")
 
     def _switch_to_wal(self, database: sqlite3.Connection) -> None:
         """Turn WAL on, which lasts. SQLite may not wait by itself for others that open the file at this moment."""
@@ -236,6 +250,7 @@ class SqliteStore(SqlReads):
     def reading(self) -> Iterator[Callable[..., Any]]:
         """Lend the reader's `execute` for one consistent look."""
         with self._reader.use() as database:
+            self._check_file()
             database.execute("BEGIN")
             yield database.execute
             database.execute("COMMIT")
@@ -316,6 +331,7 @@ class SqliteStore(SqlReads):
     def commit(self, batch: Batch) -> None:
         """Write all of `batch`, or nothing of it."""
         with self._writer.use() as database:
+            self._check_file()
             database.execute("BEGIN IMMEDIATE")
             guard = (batch.number, batch.last_id, batch.last_fence, batch.epoch, batch.number)
             if database.execute(_GUARD, guard).rowcount != 1:

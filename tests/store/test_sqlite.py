@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dsched.engine.changes import Batch
 from dsched.errors import ConfigError, StoreUnavailable
 from dsched.model.run import RunState
 from dsched.store.paging import JOBS, RUNS, TASKS
@@ -339,3 +340,22 @@ def test_updates_find_their_rows_by_key(store: SqliteStore) -> None:
                 found = " | ".join(row[3] for row in steps)
             assert "SCAN v" in found and "AUTOMATIC" not in found
             assert "SEARCH" in found and "SCAN job" not in found and "SCAN run" not in found
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_deleted_or_replaced_is_noticed(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "dsched.db"
+    store = SqliteStore(str(path))
+    store.open()
+    leader = store.take_leadership(store.leader(), "me", "a:1", "")
+    assert leader is not None
+    kept = path.rename(tmp_path / "kept.db")
+    if replaced:
+        path.touch()
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        store.commit(Batch(leader.epoch, 1, 0, 0))
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        store.leader()
+    kept.replace(path)
+    store.commit(Batch(leader.epoch, 1, 0, 0))
+    store.close()

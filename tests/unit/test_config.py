@@ -99,9 +99,9 @@ def test_options_beat_the_environment_beats_the_file_beats_the_defaults(tmp_path
 
 def test_the_file_of_the_option_beats_that_of_the_environment(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        (tmp_path / name).write_text(f'[core]\nadvertise = "{name}"\n')
+        (tmp_path / name).write_text(f'[core]\nadvertise = "{name}:1"\n')
     options = {"config": str(tmp_path / "a")}
-    assert core(options, {"DSCHED_CONFIG": str(tmp_path / "b")}).advertise == "a"
+    assert core(options, {"DSCHED_CONFIG": str(tmp_path / "b")}).advertise == "a:1"
 
 
 def test_every_problem_is_told(tmp_path: Path) -> None:
@@ -175,3 +175,18 @@ def test_a_worker_needs_a_core() -> None:
 def test_a_value_that_cannot_be_read_is_one_problem() -> None:
     [problem] = problems(worker, {"core": ["nonsense"]})
     assert problem.startswith("--core: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("advertise", "nohost"),
+        ("advertise", "host:0"),
+        ("advertise", "a b:1"),
+        ("admin-url", "foo"),
+        ("admin-url", "ftp://x"),
+    ],
+)
+def test_what_others_would_be_told_must_make_sense(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{name}"):
+        core({name.replace("-", "_"): value}, {})

@@ -1,0 +1,67 @@
+"""What a newcomer broke: small things, each for its whole kind."""
+
+import pytest
+
+from dsched.engine.definition import RunRequest
+from dsched.errors import InvalidValue
+from dsched.model.ids import check_name
+from dsched.testing.engine_bench import EngineBench
+from dsched.wire.messages import FEATURES, Error, Register, ResumeIn
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_names_that_paths_swallow_are_refused(name: str) -> None:
+    with pytest.raises(InvalidValue, match="path"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["...", ".a", "a..b"])
+def test_other_names_with_dots_are_fine(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("features", [[], ["resume"], list(FEATURES[1:])])
+def test_a_worker_that_speaks_only_some_features_is_refused(features: list[str]) -> None:
+    bench = EngineBench()
+    worker = bench.register("w1")
+    worker.close()
+    bench.engine.register(99, "there", Register(worker_id="w2", incarnation="i", features=features), bench.now)
+    bench.pump()
+    assert "w2" not in bench.engine.membership.workers
+
+
+@pytest.mark.parametrize("message", [ResumeIn(slots=1, group="a b"), ResumeIn(slots=1, handlers=["x y"])])
+def test_a_worker_with_names_that_no_job_can_have_is_refused(message: ResumeIn) -> None:
+    bench = EngineBench()
+    worker = bench.register("w1")
+    bench.engine.resume(worker.session_id, message, bench.now)
+    bench.pump()
+    assert [error.code for error in worker.of(Error)] == ["resume"]
+    assert not bench.engine.sessions()
+
+
+def test_an_open_attempt_does_not_show_the_error_of_the_one_before() -> None:
+    bench = EngineBench()
+    worker = bench.worker(slots=1)
+    bench.job(retries=1, retry_backoff=0)
+    run_id = bench.run()
+    worker.fail(worker.requests[-1], "broken once")
+    bench.advance(1.0)
+    row = bench.task(f"{run_id}:0")
+    assert (row.attempt, row.status, row.error_msg, row.error) == (2, "DISPATCHED", None, None)
+
+
+def test_deleting_a_job_with_many_waiting_runs_goes_on_over_turns_and_restarts() -> None:
+    bench = EngineBench()
+    bench.job(sharding_total=1000)
+    for number in range(5):
+        bench.request(RunRequest("job", None, None, f"k{number}"))
+    bench.ask(lambda token: bench.engine.delete_job("job", token, bench.now))
+    states = [bench.status(f"job~k{number}") for number in range(5)]
+    assert states.count("CANCELLED") == 2
+    bench.restart()
+    bench.pump()
+    for _ in range(5):
+        bench.advance(0.01)
+    assert {bench.status(f"job~k{number}") for number in range(5)} == {"CANCELLED"}
+    assert not bench.engine.state.runs
