@@ -27,6 +27,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Runn
 def test_nothing_is_lost_and_nothing_done_twice(
     running: dict[str, Running], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary = running[name].summary()
+    summary, failures = running[name].summary()
     with capsys.disabled():
         print(f"\n{summary}")  # noqa: T201
+    assert not failures, "\n".join(failures)

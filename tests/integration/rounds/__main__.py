@@ -23,18 +23,16 @@ def main() -> int:
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="dsched-rounds-"))
     sys.stdout.write(f"seed {options.seed}, folder {folder}\n")
-    failed = 0
+    failed = False
     with ThreadPoolExecutor(options.lanes) as pool:
         running = []
         for asked in options.asked:
             name, _, rounds = asked.partition("=")
             running.append(start(known[name], int(rounds), folder, pool, options.seed))
         for campaign in running:
-            try:
-                sys.stdout.write(f"{campaign.summary()}\n")
-            except Exception as error:
-                failed = 1
-                sys.stdout.write(f"{campaign.campaign.name}: {error}\n")
+            summary, failures = campaign.summary()
+            failed |= bool(failures)
+            sys.stdout.write("".join(f"{line}\n" for line in [*failures, summary]))
             sys.stdout.flush()
     return failed
 

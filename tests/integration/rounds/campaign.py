@@ -15,9 +15,12 @@ from tests.integration.rounds.core_kill import kill_the_core
 from tests.integration.rounds.leader_pause import pause_the_leader
 from tests.integration.rounds.worker_loss import kill_a_worker, stop_a_worker
 
-__all__ = ["Campaign", "Running", "campaigns", "start"]
+__all__ = ["Campaign", "Running", "Share", "campaigns", "start"]
 
 Figures = dict[str, float]
+
+MAX_FAILURES = 5
+"""So many in one lane, and the rest of its rounds is not worth playing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +47,30 @@ def campaigns(*, long: bool) -> dict[str, Campaign]:
     }
 
 
+@dataclass(slots=True)
+class Share:
+    """The rounds of one lane: the figures of those that went well, and what was wrong with the others."""
+
+    figures: list[Figures]
+    failures: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """Rounds that are being played."""
 
     campaign: Campaign
-    shares: Sequence[Future[list[Figures]]]
+    shares: Sequence[Future[Share]]
 
-    def summary(self) -> str:
-        """Wait for the last round and return the figures as one line of JSON; raises what a round has raised."""
-        rounds = [figures for share in self.shares for figures in share.result()]
-        told: dict[str, object] = {"campaign": self.campaign.name, "rounds": len(rounds)}
-        for name in rounds[0]:
+    def summary(self) -> tuple[str, list[str]]:
+        """Wait for the last round; return the figures as one line of JSON, and the failures."""
+        shares = [share.result() for share in self.shares]
+        rounds = [figures for share in shares for figures in share.figures]
+        failures = [failure for share in shares for failure in share.failures]
+        told: dict[str, object] = {"campaign": self.campaign.name, "rounds": len(rounds), "failed": len(failures)}
+        for name in rounds[0] if rounds else ():
             told[name] = _spread([figures[name] for figures in rounds])
-        return json.dumps(told)
+        return json.dumps(told), failures
 
 
 def start(campaign: Campaign, rounds: int, folder: Path, pool: ThreadPoolExecutor, seed: int) -> Running:
@@ -74,10 +87,20 @@ def start(campaign: Campaign, rounds: int, folder: Path, pool: ThreadPoolExecuto
     )
 
 
-def _play(campaign: Campaign, rounds: int, folder: Path, seed: str) -> list[Figures]:
+def _play(campaign: Campaign, rounds: int, folder: Path, seed: str) -> Share:
     rng = random.Random(seed)
-    with RoundCluster(folder, rng, cores=campaign.cores, timeout_s=campaign.timeout_s) as cluster:
-        return [campaign.play(cluster) for _ in range(rounds)]
+    share = Share([], [])
+    while rounds > 0 and len(share.failures) < MAX_FAILURES:
+        # A cluster of which a round has failed is in doubt: the next round gets a new one.
+        place = folder / str(len(share.failures))
+        try:
+            with RoundCluster(place, rng, cores=campaign.cores, timeout_s=campaign.timeout_s) as cluster:
+                while rounds > 0:
+                    rounds -= 1
+                    share.figures.append(campaign.play(cluster))
+        except Exception as error:
+            share.failures.append(f"{type(error).__name__}: {error}")
+    return share
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -148,6 +148,12 @@ class RoundCluster:
         starts = (line for line in self.trace.lines() if line.event == "start" and holds(line))
         return min(starts, key=lambda line: line.at_s, default=None)
 
+    def running(self, pid: int) -> bool:
+        """Tell whether a process of a worker runs anything, as far as its handlers have written."""
+        mine = [line for line in self.trace.lines() if line.pid == pid]
+        started = {(line.task, line.attempt) for line in mine if line.event == "start"}
+        return started != {(line.task, line.attempt) for line in mine if line.event == "end"}
+
     def wait(self, holds: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
         """Wait until `holds`; raises `RoleFailed`."""
         wait_until(holds, limit_s, what)
