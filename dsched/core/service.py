@@ -251,14 +251,16 @@ class CoreService(Service):
     async def cancel_run(self, run_id: str) -> dict[str, Any]:
         """Ask for the end of a run and return it; raises `Conflict` when it has ended."""
         term = self._leading()
-        if term.engine.find(run_id) is None:
-            # It has ended, or is ending in a commit that is under way.
+        try:
+            row = await term.ask(lambda engine, token, now: engine.cancel_run(run_id, token, now))
+        except NotFound:
+            # It has ended, or is ending in a commit that is under way; or there never was one.
             await term.journal.settled()
             row = await self._reader.run(self._store.run, run_id)
             if row is None:
-                raise NotFound("run", run_id)
-            raise Conflict(f"run {run_id} has ended already: {row.status}", run=run_id, status=row.status)
-        row = await term.ask(lambda engine, token, now: engine.cancel_run(run_id, token, now))
+                raise NotFound("run", run_id) from None
+            text = f"run {run_id} has ended already: {row.status}"
+            raise Conflict(text, run=run_id, status=row.status) from None
         return await self._run_view(row)
 
     # -- reads

@@ -148,7 +148,8 @@ class Term:
                 return  # It fires early and arms itself again: cheaper than to move it each time.
             self._clock.cancel(self._timer)
         self._timer_at_s = deadline_s
-        self._timer = self._clock.call_later(deadline_s - self._clock.monotonic(), self._tick)
+        # Never nothing: what rounding leaves of a wait would be waited for again and again.
+        self._timer = self._clock.call_later(max(0.000_001, deadline_s - self._clock.monotonic()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -168,13 +169,19 @@ class Term:
 
     def _act(self, effects: Sequence[Effect]) -> None:
         outgoing: dict[int, list[bytes]] = {}
-        acks: dict[int, list[tuple[str, int]]] = {}
+        acks: dict[int, ResultAcks] = {}
         closing: list[Close] = []
         for effect in effects:
             if type(effect) is Send:
                 outgoing.setdefault(effect.session_id, []).append(effect.data)
             elif type(effect) is Ack:
-                acks.setdefault(effect.session_id, []).append((effect.task_id, effect.attempt))
+                told = acks.get(effect.session_id)
+                if told is None:
+                    told = acks[effect.session_id] = ResultAcks([], [])
+                pair = (effect.task_id, effect.attempt)
+                told.acks.append(pair)
+                if effect.is_open:
+                    told.open.append(pair)
             elif type(effect) is RunEnded:
                 for waiter in self._run_waiters.pop(effect.run_id, ()):
                     waiter.callback(None)
@@ -182,8 +189,8 @@ class Term:
                 self._answer(effect)
             elif type(effect) is Close:
                 closing.append(effect)
-        for session_id, pairs in acks.items():
-            outgoing.setdefault(session_id, []).insert(0, frame(ResultAcks(pairs)))
+        for session_id, told in acks.items():
+            outgoing.setdefault(session_id, []).insert(0, frame(told))
         for session_id, frames in outgoing.items():
             self._send(session_id, b"".join(frames))
         for close in closing:

@@ -16,7 +16,7 @@ from dsched.model.task import TERMINAL, Outcome, Task, TaskEvent, TaskState
 from dsched.wire.encoding import encode
 from dsched.wire.messages import Cancel, ResponseIn, frame
 
-__all__ = ["Attempts"]
+__all__ = ["Attempts", "error_text"]
 
 
 class Attempts:
@@ -58,9 +58,11 @@ class Attempts:
         """Take a result, from a live session or brought along in RESUME."""
         attempt = self._answered(session, response)
         number = response.attempt if response.attempt is not None else (attempt.number if attempt else 0)
+        is_stale = attempt is None or attempt.closed
         if not session.plain:
             key = attempt.task.run.run_id if attempt is not None else None
-            self._state.effects.append(Ack(session.session_id, response.task_id, number, key))
+            is_open = is_stale and response.success and self._goes_on(response.task_id)
+            self._state.effects.append(Ack(session.session_id, response.task_id, number, key, is_open))
         if attempt is not None:
             attempt.session.remove(attempt)
         if attempt is None or attempt.closed:
@@ -71,6 +73,10 @@ class Attempts:
             self._end_by(attempt, response, now)
         if session.plain:
             self._restart_clocks(session, now)
+
+    def _goes_on(self, task_id: str) -> bool:
+        task = self._state.tasks.get(task_id)
+        return task is not None and task.state not in TERMINAL
 
     def _answered(self, session: Session, response: ResponseIn) -> Attempt | None:
         if not session.plain and response.attempt is not None:
@@ -116,13 +122,7 @@ class Attempts:
         elif outcome == "TIMEOUT":
             self.fail(attempt, Outcome.TIMEOUT, message or "its time was up", now, retryable=True)
         else:
-            error = encode(
-                {
-                    "type": response.error_type or "Error",
-                    "message": message or "",
-                    "traceback": response.traceback or "",
-                }
-            ).decode()
+            error = error_text(response.error_type or "Error", message or "", response.traceback or "")
             self.fail(
                 attempt, Outcome.ERROR, message or "the handler failed", now, retryable=response.retryable, error=error
             )
@@ -325,6 +325,11 @@ class Attempts:
         run.state = run.final_state()
         run.finished_ms = now.wall_ms
         self._state.touch_run(run)
+
+
+def error_text(kind: str, message: str, traceback: str = "") -> str:
+    """Return what a task's row keeps of an error, as JSON."""
+    return encode({"type": kind, "message": message, "traceback": traceback}).decode()
 
 
 def _begun_ms(task: Task, ago_ms: float, now: Moment) -> int:

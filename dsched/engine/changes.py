@@ -29,12 +29,16 @@ class Send(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Tell a worker that the result of an attempt is stored; many of them share a frame."""
+    """Tell a worker that the result of an attempt is stored; many of them share a frame.
+
+    `is_open`: it is a success that came too late, and its task goes on.
+    """
 
     session_id: int
     task_id: str
     attempt: int
     key: Key | None
+    is_open: bool = False
 
 
 class Answer(NamedTuple):

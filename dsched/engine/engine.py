@@ -6,7 +6,6 @@ Whoever calls an event takes the changes afterwards with `take_batch` and runs t
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from dsched.engine.attempts import Attempts, error_text
 from dsched.engine.changes import Ack, Answer, Batch, DueRow, Effect, Key, Send, job_key
@@ -144,9 +143,9 @@ class Engine:
         rows = self.firing.request_runs(requests, stored, token, now)
         self.state.effects.append(Answer(token, rows, None, token))
 
-    def cancel_run(self, run_id: str, token: Key, now: Moment) -> bool:
-        """Cancel a run; False when it is not in memory, so that nothing will answer."""
-        return self.firing.cancel(run_id, token, now)
+    def cancel_run(self, run_id: str, token: Key, now: Moment) -> None:
+        """Cancel a run; raises `NotFound` when it is not in memory, `Conflict` when it has ended."""
+        self.firing.cancel(run_id, token, now)
 
     # -- time
 
@@ -252,7 +251,3 @@ class Engine:
         known = self.membership.workers.values()
         ready = (SessionState.READY, SessionState.DRAINING)
         return sorted((session for session in known if session.state in ready), key=lambda session: session.worker_id)
-
-    def find(self, run_id: str) -> Any:
-        """Return the run in memory, or None."""
-        return self.state.runs.get(run_id)

@@ -255,13 +255,15 @@ class Firing:
         for task in run.tasks:
             self._attempts.cancel(task, now)
 
-    def cancel(self, run_id: str, token: Key, now: Moment) -> bool:
-        """Cancel a run that is in memory and answer `token` once that is stored; False when it is not in memory."""
+    def cancel(self, run_id: str, token: Key, now: Moment) -> None:
+        """Cancel a run and answer `token` once that is stored.
+
+        Raises `NotFound` when the run is not in memory: it never was, or has ended; `Conflict` when it just ends.
+        """
         run = self._state.runs.get(run_id)
         if run is None:
-            return False
+            raise NotFound("open run", run_id)
         if run.state.is_terminal:
             raise Conflict(f"run {run_id} has ended already: {run.state}", run=run_id, status=run.state.value)
         self.cancel_run(run, now, "cancelled by request")
         self._state.effects.append(Answer(token, run_row(run), None, run.unit or run.run_id))
-        return True

@@ -199,9 +199,13 @@ class ResultAck(NamedTuple):
 
 
 class ResultAcks(_Message, frozen=True):
-    """The body of RESULT_ACK: pairs of task id and attempt, as many as one commit stored."""
+    """The body of RESULT_ACK: pairs of task id and attempt, as many as one commit stored.
+
+    `open` repeats those successes that came too late and whose tasks go on: kept, they answer a later attempt.
+    """
 
     acks: list[tuple[str, int]]
+    open: list[tuple[str, int]] = []
 
 
 class Cancel(_Message, frozen=True):

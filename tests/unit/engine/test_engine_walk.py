@@ -9,7 +9,7 @@ import pytest
 from dsched.engine.changes import Batch
 from dsched.engine.engine import Engine
 from dsched.engine.session import SessionState
-from dsched.errors import Conflict
+from dsched.errors import Conflict, NotFound
 from dsched.model.task import OPEN, TaskState
 from dsched.testing.engine_bench import BenchWorker, EngineBench, response
 from dsched.wire.messages import RunningAttempt, Started, StartedMany
@@ -162,10 +162,13 @@ class Walk:
 
     def cancel(self) -> None:
         if self.runs:
+            run_id = self.rng.choice(self.runs)
             try:
-                self.bench.cancel(self.rng.choice(self.runs))
+                self.bench.cancel(run_id)
             except Conflict:
                 raise AssertionError("nothing that has ended is in memory after a commit") from None
+            except NotFound:
+                assert run_id not in self.bench.engine.state.runs
 
     def odd(self) -> None:
         """Drain, refuse, stop reading, send nonsense."""
