@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dsched.testing.coverage import Coverage
-from dsched.testing.scenario import Mode, Plan, Report, draw_plan, run_plan
+from dsched.testing.plan import Mode, Plan, draw_plan
+from dsched.testing.scenario import Report, run_plan
 
 __all__ = ["Campaign", "main", "mode_of", "shrink"]
 

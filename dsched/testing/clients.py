@@ -1,7 +1,7 @@
 """People's programs in a simulation: they ask, and ask again with the same key until they know."""
 
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -25,7 +25,7 @@ LOST_ANSWERS = 0.03
 LOOKS = 20
 _RANK = {RunState.PENDING.value: 0, RunState.RUNNING.value: 1}
 
-Ask = Callable[[CoreService], Awaitable[Any]]
+Ask = Callable[[CoreService], Coroutine[Any, Any, Any]]
 
 
 class _Call:
@@ -173,7 +173,8 @@ class Clients:
     def _answer_leaves(self, answer: Any, call: _Call, number: int) -> None:
         value = answer.value if isinstance(answer, Failure) else answer
         if not isinstance(value, Exception):
-            call.on_answer(value) if not call.what.startswith("look") else None
+            if not call.what.startswith("look"):
+                call.on_answer(value)
         elif not isinstance(value, DschedError):
             self._invariants.fail("I1", f"{call.what} is answered with {value!r}")
         if self._rng.random() >= LOST_ANSWERS:

@@ -116,6 +116,7 @@ class Injector:
     def _hit(self, kind: FaultKind, node: SimNode | None) -> None:
         """Count a fault with the states of the tasks on the node that it hits; None: on all."""
         self.injected += 1
+        rows: Iterable[TaskRow] = ()
         if node is None or node is self._leader():
             rows = (row for row in self._invariants.tasks.values() if row.status in _OPEN)
         elif node in self._cluster.workers:
@@ -126,8 +127,6 @@ class Injector:
                 for row in self._invariants.tasks.values()
                 if row.status in _OPEN and (row.status == TaskState.PENDING.value or row.target_worker == name)
             )
-        else:
-            rows = iter(())
         self.coverage.hit(kind.value, {_state(row) for row in rows})
 
     # -- cores

@@ -9,16 +9,16 @@ from dsched.testing.invariants import Invariants
 from dsched.testing.sim_clock import callable_name
 
 if TYPE_CHECKING:
-    from dsched.testing.scenario import ScenarioCluster
+    from dsched.testing.scenario_cluster import ScenarioCluster
 
-__all__ = ["check_memory", "check_quiet"]
+__all__ = ["check_memory", "check_quiet", "idle_term"]
 
 _HELD = (TaskState.DISPATCHED, TaskState.RUNNING, TaskState.CANCELLING)
 
 
 def check_memory(cluster: "ScenarioCluster") -> None:
     """Compare, if there is a leader that has nothing to commit and nothing under way."""
-    term = _idle_term(cluster)
+    term = idle_term(cluster)
     if term is None:
         return
     engine, invariants = term.engine, cluster.invariants
@@ -43,7 +43,8 @@ def _rows(invariants: Invariants, run_id: str) -> list[Any]:
     return [invariants.tasks[task_id] for task_id in invariants.tasks_of[run_id]]
 
 
-def _idle_term(cluster: "ScenarioCluster") -> Any:
+def idle_term(cluster: "ScenarioCluster") -> Any:
+    """Return the term of a leader that has nothing to commit and nothing under way; None if there is none now."""
     core = cluster.leader
     if core is None:
         return None
@@ -95,14 +96,11 @@ def _sessions(engine: Any, invariants: Invariants) -> None:
                 invariants.fail("I7", f"attempt {attempt.number} of {attempt.task.task_id} is open in its session only")
 
 
-_PERIODIC = ("Loop._tick", "Term._tick", "Clock.call_later", "StoreElection", "CoreService")
-
-
 def check_quiet(cluster: "ScenarioCluster") -> None:
     """Nothing is left to do: on the leader only what recurs may be armed."""
     invariants = cluster.invariants
     check_memory(cluster)
-    term = _idle_term(cluster)
+    term = idle_term(cluster)
     if term is None:
         invariants.fail("I25", "no core leads and is idle")
         invariants.raise_first()
@@ -116,8 +114,7 @@ def check_quiet(cluster: "ScenarioCluster") -> None:
         )
         invariants.fail("I7", f"{len(engine.state.wheel)} timers are armed for {allowed} workers: {dict(names)}")
     node = next(node for node in cluster.cores if node.app is not None and node.app._term is term)
-    names = Counter(callable_name(call.func) if hasattr(call, "func") else callable_name(call.function)
-                    for call in node.reactor.getDelayedCalls())  # fmt: skip
+    names = Counter(callable_name(getattr(call, "function", call)) for call in node.reactor.getDelayedCalls())
     if sum(names.values()) > 2:
         invariants.fail("I7", f"the idle leader has timers {dict(names)}")
     invariants.raise_first()

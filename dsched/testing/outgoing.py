@@ -3,10 +3,10 @@
 from dsched.model.task import OPEN
 from dsched.testing.invariants import Invariants
 from dsched.testing.sim_transport import SimTransport
+from dsched.wire.encoding import decode_any
 from dsched.wire.framing import FrameDecoder
 from dsched.wire.header import MessageType
 from dsched.wire.messages import decode_result_acks, decode_resume_ack
-from dsched.wire.encoding import decode_any
 
 __all__ = ["Outgoing"]
 

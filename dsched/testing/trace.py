@@ -30,11 +30,15 @@ class Trace:
         self._kept: deque[str] = deque(maxlen=_KEEP)
         self._steps = array("d")
 
-    def record(self, event: str, *, keep: bool = True, **fields: TraceValue) -> None:
-        """Append one event; raise `TypeError` for a field whose text could differ between equal runs.
+    def record(self, event: str, /, **fields: TraceValue) -> None:
+        """Append one event; raise `TypeError` for a field whose text could differ between equal runs."""
+        self._kept.append(self._note(event, fields))
 
-        What is not to `keep` counts for the digest, and is not shown.
-        """
+    def note(self, event: str, /, **fields: TraceValue) -> None:
+        """Let one event count for the digest that nobody wants to see in the text."""
+        self._note(event, fields)
+
+    def _note(self, event: str, fields: dict[str, TraceValue]) -> str:
         parts = [f"{self._seconds():.9f} {event}"]
         for name, value in fields.items():
             if not isinstance(value, str | int | float | bytes | None):
@@ -44,8 +48,7 @@ class Trace:
         self.count += 1
         self._flush()
         self._hash.update(line.encode("utf-8", "backslashreplace") + b"\n")
-        if keep:
-            self._kept.append(line)
+        return line
 
     def note_step(self, now_s: float, number: int) -> None:
         """Let one step of the reactor count for the digest, without a line of text."""
