@@ -63,7 +63,7 @@ class Attempts:
             key = attempt.task.run.run_id if attempt is not None else None
             is_open = is_stale and response.success and self._goes_on(response.task_id)
             self._state.effects.append(Ack(session.session_id, response.task_id, number, key, is_open))
-        if attempt is not None:
+        if attempt is not None and not response.still_running:
             attempt.session.remove(attempt)
         if attempt is None or attempt.closed:
             self._stale(session, response, attempt, number, now)

@@ -85,6 +85,8 @@ class Response(_Message, frozen=True):
 
     `data` is any JSON value, or `Raw` bytes that `dump_strict` made. A plain worker sends the first five fields.
     `outcome` is one of SUCCESS, ERROR, TIMEOUT, REJECTED, CANCELLED; `duration_ms` is how long the handler ran.
+    `still_running`: the attempt is over, but its handler has not returned and holds its slot until a second response
+    says so.
     """
 
     job_id: Int64
@@ -100,6 +102,7 @@ class Response(_Message, frozen=True):
     error_type: str | None = None
     traceback: str | None = None
     retryable: bool = True
+    still_running: bool = False
 
 
 _NULL = Raw(b"null")

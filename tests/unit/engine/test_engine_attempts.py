@@ -330,3 +330,21 @@ def test_waiting_behind_others_is_not_running() -> None:
         worker.beat()
         worker.succeed(worker.requests[-1])
     assert [bench.status(run_id) for run_id in runs] == ["SUCCESS"] * 5
+
+
+def test_a_handler_that_outlives_its_timeout_holds_its_slot_until_it_returns() -> None:
+    bench = EngineBench()
+    worker = bench.worker(slots=1)
+    bench.job(retries=0, timeout=1)
+    first, second = bench.run(), bench.run()
+    [request] = worker.requests
+    worker.start(request)
+    bench.advance(1.0)
+    worker.answer(request, success=False, outcome="TIMEOUT", still_running=True)
+    assert bench.status(first) == "FAILED"
+    assert len(worker.requests) == 1
+    assert bench.status(second) == "PENDING"
+    worker.answer(request, success=False, outcome="CANCELLED")
+    assert len(worker.requests) == 2
+    assert bench.status(second) == "RUNNING"
+    assert bench.stale(f"{first}:0") == 0
