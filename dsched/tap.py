@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 from urllib.parse import urlsplit
 
@@ -33,11 +35,13 @@ from dsched.engine.settings import EngineSettings
 from dsched.errors import ConfigError
 from dsched.store.url import open_store
 from dsched.web.server import AdminSite, make_site
-from dsched.worker.handlers import load_handlers
+from dsched.worker.handlers import HandlerRegistry, load_handlers
+from dsched.worker.ledger import Ledger
 from dsched.worker.service import WorkerService
 from dsched.worker.settings import WorkerSettings, generate_worker_id
+from dsched.worker.state_dir import StateDir, default_state_dir
 
-__all__ = ["CoreOptions", "CoreRole", "CoreRoleService", "WorkerOptions", "WorkerRole"]
+__all__ = ["CoreOptions", "CoreRole", "CoreRoleService", "WorkerOptions", "WorkerRole", "WorkerRoleService"]
 
 
 @contextmanager
@@ -97,7 +101,8 @@ class WorkerOptions(_RoleOptions):
     role = "dsched-worker"
     longdesc = "Every option can also come from DSCHED_NAME (lists with commas) or --config."
     optParameters: ClassVar[list[list[Any]]] = [
-        ["id", None, None, "Name of this worker, its own in the whole cluster [made up]"],
+        ["id", None, None, "Name of this worker, its own in the whole cluster [made up once, and kept]"],
+        ["state-dir", None, None, "Where results are kept until the core has them [~/.local/state/dsched]"],
         ["group", None, None, "Group of workers that it belongs to [default]"],
         ["slots", None, None, "How many handlers run at the same time [8]"],
         ["weight", None, None, "Its share under weighted routing [1]"],
@@ -122,7 +127,6 @@ class WorkerOptions(_RoleOptions):
 
     def read(self, given: dict[str, Any]) -> WorkerSettings:
         """Return the settings of the worker."""
-        made_up = generate_worker_id(socket.gethostname(), os.getpid(), random.Random())
         settings: WorkerSettings
         [settings] = read_settings(
             "worker",
@@ -130,7 +134,7 @@ class WorkerOptions(_RoleOptions):
             options=given,
             environ=os.environ,
             names={"cores": "core", "worker_id": "id", "tags": "tag"},
-            defaults={"cores": (), "worker_id": made_up},
+            defaults={"cores": ()},
         )
         return settings
 
@@ -153,6 +157,12 @@ def _endpoint(clock: Clock, address: Address) -> IStreamServerEndpoint:
 def _exit_with_1() -> NoReturn:
     sys.stdout.flush()
     os._exit(1)
+
+
+def _stop_with_1(clock: Clock) -> None:
+    # twistd knows no exit code: its end would look like a success.
+    atexit.register(_exit_with_1)
+    clock.reactor.callWhenRunning(clock.reactor.stop)
 
 
 class CoreRoleService(MultiService):
@@ -190,10 +200,7 @@ class CoreRoleService(MultiService):
 
     def _give_up(self, failure: Failure) -> None:
         self.log.critical("dsched-core: {reason}", reason=failure.getErrorMessage())
-        # twistd knows no exit code: its end would look like a success.
-        atexit.register(_exit_with_1)
-        reactor = self._clock.reactor
-        reactor.callWhenRunning(reactor.stop)
+        _stop_with_1(self._clock)
 
 
 class CoreRole:
@@ -230,6 +237,46 @@ class CoreRole:
         return CoreRoleService(core, site, _endpoint(clock, settings.admin), clock)
 
 
+class WorkerRoleService(MultiService):
+    """The worker and the folder of its state. When that cannot be had, the process says why and exits with 1."""
+
+    log = Logger()
+
+    def __init__(self, settings: WorkerSettings, handlers: HandlerRegistry, clock: Clock) -> None:
+        super().__init__()
+        self._settings = settings
+        self._handlers = handlers
+        self._clock = clock
+        self._state: StateDir | None = None
+
+    def startService(self) -> None:
+        """Open the state, then start the worker that it belongs to."""
+        super().startService()
+        rng = random.Random()
+        settings = self._settings
+        try:
+            place = Path(settings.state_dir).expanduser() if settings.state_dir else default_state_dir(os.environ)
+            made_up = generate_worker_id(socket.gethostname(), rng)
+            self._state = StateDir.open(place, settings.worker_id, made_up)
+            ledger = Ledger(self._state.ledger_file)
+        except ConfigError as error:
+            self.log.critical("dsched-worker: {reason}", reason=error.message)
+            _stop_with_1(self._clock)
+            return
+        settings = replace(settings, worker_id=self._state.worker_id)
+        worker = WorkerService(settings, self._clock, rng, self._handlers, ledger=ledger)
+        worker.setServiceParent(self)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop the worker, then let go of its state."""
+        return Deferred.fromCoroutine(self._close())
+
+    async def _close(self) -> None:
+        await maybeDeferred(super().stopService)
+        if self._state is not None:
+            self._state.close()
+
+
 class WorkerRole:
     """What the plugin `dsched-worker` refers to."""
 
@@ -240,4 +287,4 @@ class WorkerRole:
         """Return the worker of these options, with its handlers loaded, not started."""
         with _refusing(WorkerOptions.role):
             handlers = load_handlers(options.settings.jobs)
-        return WorkerService(options.settings, _new_clock(), random.Random(), handlers)
+        return WorkerRoleService(options.settings, handlers, _new_clock())

@@ -207,7 +207,10 @@ class CoreProcess(RoleProcess):
 
 
 class WorkerProcess(RoleProcess):
-    """A worker named `worker_id` of the core at `address`, which offers the handlers of the modules `jobs`."""
+    """A worker named `worker_id` of the core at `address`, which offers the handlers of the modules `jobs`.
+
+    Its state is in `FOLDER/state`.
+    """
 
     role = "dsched-worker"
 
@@ -222,5 +225,6 @@ class WorkerProcess(RoleProcess):
         options: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        said = [f"--id={worker_id}", f"--core={address}", f"--slots={slots}", *(f"--jobs={module}" for module in jobs)]
+        said = [f"--id={worker_id}", f"--core={address}", f"--slots={slots}", f"--state-dir={folder / 'state'}"]
+        said += [f"--jobs={module}" for module in jobs]
         super().__init__(worker_id, folder, [*said, *options], environ=environ)

@@ -131,6 +131,10 @@ class ReconnectingClient:
             names.append(core)
         self._next = names.index(core)
 
+    def move_on(self) -> None:
+        """Try the next core after the present connection, without a wait: this one does not answer."""
+        self._next = (self._index + 1) % len(self._endpoints)
+
     def try_next(self, core: str, make_endpoint: Callable[[str], IStreamClientEndpoint]) -> None:
         """Try `core` after the present connection; it is made by `make_endpoint` and remembered when it is new."""
         names = [name for name, _ in self._endpoints]

@@ -15,10 +15,12 @@ from dsched.engine.settings import EngineSettings
 from dsched.jobs import JobDeclaration
 from dsched.store.interface import Store
 from dsched.store.memory import MemoryStore
+from dsched.testing.sim_ledger import SimLedgerFile
 from dsched.testing.sim_node import SimNode
 from dsched.testing.sim_threads import SimThreads, ThreadCall, ThreadFault, ThreadHook
 from dsched.testing.world import SimWorld
 from dsched.worker.handlers import HandlerRegistry
+from dsched.worker.ledger import Ledger
 from dsched.worker.service import WorkerService
 from dsched.worker.settings import WorkerSettings
 
@@ -55,6 +57,8 @@ class SimCluster:
         self.same_host = same_host
         self.thread_hooks: list[ThreadHook] = []
         """Faults of the store, by core and call; they outlive restarts."""
+        self.ledgers: dict[str, bytearray] = {}
+        """The files of the workers' ledgers, by node; they outlive restarts. Without its file a worker forgets."""
         self._handlers = handlers
         self.cores = [world.node(f"core{number + 1}") for number in range(cores)]
         self.workers = [world.node(f"worker{number + 1}") for number in range(workers)]
@@ -127,7 +131,9 @@ class SimCluster:
             for core in self.cores
         }
         registry = HandlerRegistry(self._handlers(node, clock))
-        worker = WorkerService(settings, clock, self.world.derive_rng(f"{node.name}.{node.lives}"), registry, endpoints)
+        ledger = Ledger(SimLedgerFile(node.reactor, self.ledgers.setdefault(node.name, bytearray())))
+        rng = self.world.derive_rng(f"{node.name}.{node.lives}")
+        worker = WorkerService(settings, clock, rng, registry, endpoints, ledger)
         worker.startService()
         return worker
 

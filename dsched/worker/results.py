@@ -85,7 +85,10 @@ def cancelled(request: Request, reason: str, ended: Response | None = None) -> R
 
 
 def repeated(request: Request, earlier: Response) -> Response:
-    """Return the earlier success of a task as the answer of a later attempt, so that the work is not repeated."""
+    """Return the earlier success of a task as the answer of a later attempt, so that the work is not repeated.
+
+    It keeps how long the work took then.
+    """
     return replace(earlier, attempt=request.attempt, fence=request.fence, epoch=request.epoch)
 
 

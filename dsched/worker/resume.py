@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from dsched.errors import ProtocolError
+from dsched.wire.encoding import Raw
 from dsched.wire.messages import Resume, RunningAttempt, resume_frames
 from dsched.worker.attempt import Attempt
 from dsched.worker.handlers import HandlerRegistry
@@ -25,7 +26,7 @@ def resume_of(
         tags=list(settings.tags),
         handlers=handlers.names,
         running=[_running(attempt, now_s) for attempt in attempts],
-        results=list(ledger),
+        results=[Raw(body) for body in ledger.bodies()],
     )
     try:
         return resume_frames(resume, max_body=RESUME_CHUNK_BYTES)

@@ -10,8 +10,10 @@ from twisted.logger import Logger
 
 from dsched.clock import Clock
 from dsched.config import Address
+from dsched.errors import ConfigError
 from dsched.net.client import ReconnectingClient, core_endpoint
 from dsched.worker.handlers import HandlerRegistry
+from dsched.worker.ledger import Ledger
 from dsched.worker.session import Session
 from dsched.worker.settings import WorkerSettings
 
@@ -25,7 +27,8 @@ RECONNECT_S = 3.0
 class WorkerService(Service):
     """One worker. The incarnation is new for each instance, so an instance is started once.
 
-    `endpoints` maps a name for the log to where a core may be; without it they are made from `settings.cores`.
+    `endpoints` maps a name for the log to where a core may be; without it they are made from `settings.cores`. A
+    `ledger` that has a file lets the next process of this id go on where this one ended.
     """
 
     log = Logger()
@@ -37,16 +40,20 @@ class WorkerService(Service):
         rng: Random,
         handlers: HandlerRegistry,
         endpoints: Mapping[str, IStreamClientEndpoint] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.settings = settings.validate()
+        if not settings.worker_id:
+            raise ConfigError("--id: a worker must have one")
         self._clock = clock
-        self.session = Session(settings, handlers, clock, f"{rng.getrandbits(128):032x}")
+        self.session = Session(settings, handlers, clock, f"{rng.getrandbits(128):032x}", ledger=ledger)
         if endpoints is None:
             addresses = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in settings.cores)
             endpoints = {address: core_endpoint(clock.reactor, address) for address in addresses}
         self._client = ReconnectingClient(endpoints, self.session, clock, rng, backoff_cap_s=RECONNECT_S)
         self.session.on_ready = self._client.succeeded
         self.session.on_redirect = self._follow
+        self.session.on_unanswered = self._client.move_on
 
     def startService(self) -> None:
         """Connect, and stay connected."""
@@ -78,7 +85,7 @@ class WorkerService(Service):
             self.log.warn("{count} attempts still run, asking them to stop", count=len(session.slots.attempts))  # noqa: G010
             session.slots.ask_all_to_stop()
         if not await self._within(session.when_flushed(), FLUSH_S):
-            self.log.warn("{count} results were not confirmed", count=len(session.ledger))  # noqa: G010
+            self.log.warn("{count} results were not confirmed", count=session.ledger.unconfirmed)  # noqa: G010
         await self._client.stop()
         session.stop()
 

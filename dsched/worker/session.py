@@ -7,15 +7,15 @@ lives here and in the ledger: the highest epoch, the results that the core has n
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from dsched.clock import Clock
 from dsched.errors import DschedError, ProtocolError
+from dsched.model.task import Outcome
 from dsched.net.protocol import FramedProtocol
-from dsched.wire.framing import Frame
+from dsched.wire.framing import Frame, encode_frame
 from dsched.wire.messages import (
     FEATURES,
     Drain,
@@ -39,7 +39,7 @@ from dsched.wire.messages import (
 )
 from dsched.worker import results
 from dsched.worker.attempt import Attempt
-from dsched.worker.contact import Contact
+from dsched.worker.contact import ANSWER_S, Contact
 from dsched.worker.handlers import HandlerRegistry
 from dsched.worker.ledger import Ledger
 from dsched.worker.resume import resume_of
@@ -48,7 +48,6 @@ from dsched.worker.slots import Slots
 
 __all__ = ["Session", "SessionState"]
 
-JOIN_TIMEOUT_S = 15.0
 WRITE_BYTES = 65_536
 NEEDED_FEATURES = frozenset({"started", "resultAck", "cancel", "drain", "resume"})
 
@@ -72,7 +71,8 @@ class Session:
     """Speaks with the core; a `FrameHandler` for `dsched.net.client`.
 
     `on_ready` is called each time the core has taken what RESUME brought, `on_redirect` with the `HOST:PORT` of the
-    leader when a core does not lead. Start it once; stop it last.
+    leader when a core does not lead, `on_unanswered` before a connection is given up whose core does not answer.
+    Start it once; stop it last.
     """
 
     log = Logger()
@@ -87,6 +87,7 @@ class Session:
         ledger: Ledger | None = None,
         on_ready: Callable[[], None] = lambda: None,
         on_redirect: Callable[[str], None] = lambda leader: None,
+        on_unanswered: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = SessionState.OFFLINE
         self.epoch = 0
@@ -102,6 +103,7 @@ class Session:
         )
         self.on_ready = on_ready
         self.on_redirect = on_redirect
+        self.on_unanswered = on_unanswered
         self._settings = settings
         self._handlers = handlers
         self._clock = clock
@@ -109,9 +111,10 @@ class Session:
         self._peer: FramedProtocol | None = None
         self._out: deque[bytes] = deque()
         self._answers: list[Response] = []  # To requests of this turn that were not run.
-        self._join_timer: Any = None
+        self._writes = 0
+        self._writes_seen = 0  # When an answer was last overdue.
         self._flush_waiters: list[Deferred[None]] = []
-        self._contact = Contact(clock, beat=self._beat, on_lost=self._contact_lost, on_silence=self._silence)
+        self._contact = Contact(clock, beat=self._beat, on_lost=self._contact_lost, on_unanswered=self._unanswered)
         self._takers: dict[int, Callable[[bytes], None]] = {
             MessageType.REQUEST: self._request,
             MessageType.RESULT_ACK: self._result_acks,
@@ -133,7 +136,6 @@ class Session:
     def stop(self) -> None:
         """Stop every timer. Handlers that still run are told, and their results go nowhere."""
         self._contact.stop()
-        self._clock.cancel(self._join_timer)
         self.slots.ask_all_to_stop()
         self.slots.stop()
 
@@ -147,7 +149,7 @@ class Session:
 
     def when_flushed(self) -> Deferred[None]:
         """Return a Deferred that fires when every result is confirmed, or the connection is gone."""
-        if not self.ledger or self.state is SessionState.OFFLINE:
+        if not self.ledger.unconfirmed or self.state is SessionState.OFFLINE:
             return succeed(None)
         waiter: Deferred[None] = Deferred()
         self._flush_waiters.append(waiter)
@@ -162,7 +164,6 @@ class Session:
         self.state = SessionState.REGISTERING
         self._out.clear()
         self._contact.connected()
-        self._join_timer = self._clock.call_later(JOIN_TIMEOUT_S, self._join_timed_out)
         self._out.append(
             frame(
                 Register(
@@ -210,7 +211,6 @@ class Session:
         self._peer = None
         self.state = SessionState.OFFLINE
         self._out.clear()
-        self._clock.cancel(self._join_timer)
         self._contact.disconnected()
         self._tell_flushed()
 
@@ -224,7 +224,6 @@ class Session:
         if missing:
             self._give_up(ProtocolError(f"the core does not speak {', '.join(sorted(missing))}"))
             return
-        self._clock.cancel(self._join_timer)
         self.state = SessionState.RESUMING
         self._contact.registered()
         now_s = self._clock.monotonic()
@@ -241,6 +240,7 @@ class Session:
             return
         self.epoch = ack.epoch
         self.state = SessionState.READY
+        self._contact.resumed()
         self._confirmed(lambda: self.ledger.confirm_tasks(ack.terminal))
         self.log.info(
             "registered as {worker_id}, epoch {epoch}",
@@ -249,9 +249,6 @@ class Session:
             epoch=ack.epoch,
         )
         self.on_ready()
-
-    def _join_timed_out(self) -> None:
-        self._give_up(SessionTimeout(f"no answer to REGISTER within {JOIN_TIMEOUT_S:g} s"))
 
     def _give_up(self, why: Exception) -> None:
         if self._peer is not None:
@@ -280,17 +277,19 @@ class Session:
     def _answer_at_once(self, request: Request) -> Response | None:
         """Return the answer to a request that need not, or must not, be run."""
         earlier = self.ledger.get(request.task_id)
-        if earlier is not None:
+        # The number tells a task from one that had its id in a store that is gone.
+        if earlier is not None and earlier.job_id == request.job_id:
             if earlier.attempt == request.attempt:
                 return earlier
-            if earlier.success:
+            # What a handler returns after a cancel is no success, though it may look like one.
+            if earlier.outcome == Outcome.SUCCESS.value:
                 return results.repeated(request, earlier)
         if self.draining:
             return results.rejected(request, "draining")
         if self._contact.is_lost:
             return results.rejected(request, "this worker has lost contact with the core for too long")
         if self.ledger.is_full:
-            return results.rejected(request, f"{len(self.ledger)} results wait for the core's confirmation")
+            return results.rejected(request, f"{self.ledger.unconfirmed} results wait for the core's confirmation")
         return None
 
     def _cancel(self, body: bytes) -> None:
@@ -298,12 +297,12 @@ class Session:
         self.slots.cancel(cancel.task_id, cancel.attempt, cancel.reason)
 
     def _result_acks(self, body: bytes) -> None:
-        acks = decode_result_acks(body).acks
-        self._confirmed(lambda: self.ledger.confirm(acks))
+        acks = decode_result_acks(body)
+        self._confirmed(lambda: self.ledger.confirm(acks.acks, acks.open))
 
     def _confirmed(self, forget: Callable[[], None]) -> None:
         forget()
-        if not self.ledger:
+        if not self.ledger.unconfirmed:
             self._tell_flushed()
 
     def _tell_flushed(self) -> None:
@@ -334,11 +333,10 @@ class Session:
             self._flush()
 
     def _finished(self, responses: list[Response]) -> None:
-        add = self.ledger.add
-        for response in responses:
-            add(response)
+        # In the file before it is on the wire: who is killed in between brings it when it is started again.
+        bodies = self.ledger.add(responses)
         if self.state in (SessionState.RESUMING, SessionState.READY):
-            self._out.extend(map(frame, responses))
+            self._out.extend(encode_frame(MessageType.RESPONSE, body) for body in bodies)
             self._flush()
 
     # Beats.
@@ -368,8 +366,14 @@ class Session:
         self.slots.hand_back("this worker has lost contact with the core")
         self.slots.ask_all_to_stop()
 
-    def _silence(self, silent_s: float) -> None:
-        self._give_up(SessionTimeout(f"no frame from the core for {silent_s:.0f} s"))
+    def _unanswered(self, what: str) -> None:
+        if self._out and self._writes != self._writes_seen:
+            # It could not answer yet: the question is behind much else on a slow way.
+            self._writes_seen = self._writes
+            self._contact.expect(what)
+            return
+        self.on_unanswered()
+        self._give_up(SessionTimeout(f"no answer to {what} within {ANSWER_S:g} s"))
 
     def _flush(self) -> None:
         """Write what waits, joined, as far as the peer takes it."""
@@ -380,4 +384,5 @@ class Session:
                 data = out.popleft()
                 batch.append(data)
                 size += len(data)
+            self._writes += 1
             peer.send(b"".join(batch) if len(batch) > 1 else batch[0])

@@ -23,12 +23,14 @@ _NOT_IN_ID = re.compile(r"[^A-Za-z0-9._-]")
 class WorkerSettings:
     """Settings of one worker; `validate` before use.
 
-    `cores` are tried in turn. `slots` is how many handlers run at the same time. `jobs` are what `load_handlers`
-    takes. `drain_s` is how long a stop waits for what runs.
+    `cores` are tried in turn. `worker_id` may be empty as long as the worker's state is not opened, which has one;
+    `state_dir` is where that is, empty for the user's own place. `slots` is how many handlers run at the same time.
+    `jobs` are what `load_handlers` takes. `drain_s` is how long a stop waits for what runs.
     """
 
     cores: tuple[tuple[str, int], ...]
-    worker_id: str
+    worker_id: str = ""
+    state_dir: str = ""
     jobs: tuple[str, ...] = ()
     group: str = "default"
     slots: int = 8
@@ -45,7 +47,7 @@ class WorkerSettings:
         for host, port in self.cores:
             if not host or not 1 <= port <= 65_535:
                 problems.append(f"--core: {host}:{port} is not a HOST:PORT")
-        if not _WORKER_ID.match(self.worker_id):
+        if self.worker_id and not _WORKER_ID.match(self.worker_id):
             problems.append(
                 f"--id: must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ / -, not {self.worker_id[:80]!r}"
             )
@@ -69,7 +71,7 @@ class WorkerSettings:
         return self
 
 
-def generate_worker_id(hostname: str, pid: int, rng: Random) -> str:
-    """Return `HOSTNAME-PID-RANDOM`, an id that no other process has."""
+def generate_worker_id(hostname: str, rng: Random) -> str:
+    """Return `HOSTNAME-RANDOM`, an id that no other worker has."""
     name = _NOT_IN_ID.sub("-", hostname)[:80] or "worker"
-    return f"{name}-{pid}-{rng.getrandbits(32):08x}"
+    return f"{name}-{rng.getrandbits(32):08x}"

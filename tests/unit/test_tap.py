@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from twisted.internet.interfaces import IDelayedCall
 
-from dsched.tap import CoreOptions, CoreRole, CoreRoleService, WorkerOptions, WorkerRole
+from dsched.tap import CoreOptions, CoreRole, CoreRoleService, WorkerOptions, WorkerRole, WorkerRoleService
 from dsched.worker.service import WorkerService
 
 JOBS = "from dsched import job\n\n\n@job\ndef hello(ctx):\n    return 1\n"
@@ -17,7 +17,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from twisted.internet import reactor
 
     monkeypatch.setattr(reactor, "seconds", reactor.seconds)
-    for name in ("CONFIG", "LISTEN", "ADMIN", "STORE", "CORE", "JOBS", "ID", "SLOTS"):
+    for name in ("CONFIG", "LISTEN", "ADMIN", "STORE", "CORE", "JOBS", "ID", "SLOTS", "STATE_DIR"):
         monkeypatch.delenv(f"DSCHED_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -55,13 +55,58 @@ def test_the_worker_takes_what_is_documented() -> None:
     assert (settings.worker_id, settings.group, settings.slots, settings.weight) == ("w", "g", 3, 2)
 
 
-def test_two_workers_without_an_id_have_different_ones() -> None:
-    ids = set()
-    for _ in range(2):
-        options = WorkerOptions()
-        options.parseOptions(["--core=1"])
-        ids.add(options.settings.worker_id)
-    assert len(ids) == 2
+def start_worker(*given: str) -> WorkerRoleService:
+    options = WorkerOptions()
+    options.parseOptions(["--core=1", *given])
+    service = WorkerRole.makeService(options)
+    assert isinstance(service, WorkerRoleService)
+    service.startService()
+    return service
+
+
+def stop(*services: WorkerRoleService) -> None:
+    for service in services:
+        stopped = service.stopService()
+        assert stopped.called and stopped.result is None
+
+
+def id_of(service: WorkerRoleService) -> str:
+    [worker] = service.services
+    assert isinstance(worker, WorkerService)
+    return worker.settings.worker_id
+
+
+def test_workers_without_options_have_ids_and_ledgers_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first, second = start_worker(), start_worker()
+    ids = [id_of(first), id_of(second)]
+    assert ids[0] != ids[1]
+    assert {path.parent.name for path in (tmp_path / "dsched").glob("*/ledger")} == set(ids)
+    stop(first)
+    again = start_worker()
+    assert id_of(again) == ids[0]
+    stop(again, second)
+
+
+def test_the_place_of_the_state_can_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DSCHED_STATE_DIR", str(tmp_path / "a"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    first, second = start_worker("--id=one"), start_worker("--id=one", "--state-dir=~/b")
+    assert (tmp_path / "a" / "one" / "ledger").exists()
+    assert (tmp_path / "b" / "one" / "ledger").exists()
+    stop(first, second)
+
+
+def test_a_worker_whose_state_another_has_ends_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    exits: list[object] = []
+    monkeypatch.setattr("dsched.tap._stop_with_1", exits.append)
+    first = start_worker("--id=one", f"--state-dir={tmp_path}")
+    second = start_worker("--id=one", f"--state-dir={tmp_path}")
+    assert len(exits) == 1
+    assert second.services == []
+    stop(second, first)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +143,7 @@ def test_making_a_service_opens_nothing(tmp_path: Path) -> None:
     assert isinstance(CoreRole.makeService(core), CoreRoleService)
     worker = WorkerOptions()
     worker.parseOptions(["--core=1", f"--jobs={tmp_path / 'hello_jobs.py'}"])
-    assert isinstance(WorkerRole.makeService(worker), WorkerService)
+    assert isinstance(WorkerRole.makeService(worker), WorkerRoleService)
     assert open_files() == before
     assert not (tmp_path / "x.db").exists()
     assert pending_calls() == []

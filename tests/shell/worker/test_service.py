@@ -25,6 +25,7 @@ from dsched.wire.messages import (
     decode_register,
     frame,
 )
+from dsched.worker.contact import ANSWER_S, BEAT_S
 from dsched.worker.handlers import HandlerRegistry
 from dsched.worker.service import WorkerService
 from dsched.worker.settings import WorkerSettings
@@ -304,6 +305,27 @@ class Starting(ServiceCase):
         self.successResultOf(service.stopService())
         self.flushLoggedErrors()
 
+    def test_a_core_that_hangs_is_left_for_the_next_at_once(self) -> None:
+        hanging, other = Accepting(), Accepting()
+        settings = WorkerSettings((("core", 1),), "w")
+        cores: Any = {"a": hanging, "b": other}
+        service = WorkerService(settings, self.clock, random.Random(1), self.handlers, cores)
+        service.startService()
+        hanging.join()
+        self.pass_time(BEAT_S + ANSWER_S - 0.1)
+        self.assertEqual((hanging.attempts, other.attempts), (1, 0))
+        self.pass_time(0.1)
+        self.assertEqual((hanging.attempts, other.attempts), (1, 1))
+        self.assertFalse(hanging.transport.connected)
+        # This one accepts and says nothing; the first is well again.
+        self.pass_time(ANSWER_S)
+        self.assertEqual((hanging.attempts, other.attempts), (2, 1))
+        hanging.join()
+        self.successResultOf(service.stopService())
+        self.assert_clean()
+
     def test_settings_are_checked(self) -> None:
         with self.assertRaises(ConfigError):
             self.make(Refusing(), weight=0)
+        with self.assertRaises(ConfigError):
+            WorkerService(WorkerSettings((("core", 1),)), self.clock, random.Random(1), self.handlers)

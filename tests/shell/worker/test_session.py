@@ -31,8 +31,10 @@ from dsched.wire.messages import (
     decode_started,
     frame,
 )
+from dsched.worker.contact import ANSWER_S, BEAT_S
 from dsched.worker.handlers import HandlerRegistry
-from dsched.worker.session import JOIN_TIMEOUT_S, Session, SessionState
+from dsched.worker.ledger import Ledger
+from dsched.worker.session import Session, SessionState
 from dsched.worker.settings import MAX_PREFETCH, WorkerSettings
 
 DECODERS: dict[int, Any] = {
@@ -156,6 +158,25 @@ def task(item: int) -> str:
     return f"job~k:{item}"
 
 
+class Disk:
+    """The file of a ledger."""
+
+    def __init__(self, data: bytearray) -> None:
+        self.data = data
+
+    def read(self) -> bytes:
+        return bytes(self.data)
+
+    def append(self, data: bytes) -> None:
+        self.data += data
+
+    def replace(self, data: bytes) -> None:
+        self.data[:] = data
+
+    def move_aside(self) -> str:
+        raise AssertionError("damaged")
+
+
 class SessionCase(SynchronousTestCase):
     """A session with two slots."""
 
@@ -164,9 +185,33 @@ class SessionCase(SynchronousTestCase):
         self.clock = Clock(self.reactor, wall=lambda: 1_700_000_000.0 + self.reactor.seconds())
         self.gates = Gates()
         self.ready = 0
+        self.unanswered = 0
+        self.disk = bytearray()
+        self.session = self.start("i-1")
+
+    def start(self, incarnation: str) -> Session:
+        """Start a process of this worker."""
         settings = WorkerSettings((("core", 1),), "w-1", slots=SLOTS, tags=("red",), weight=3, host="box")
-        self.session = Session(settings, self.gates.handlers(), self.clock, "i-1", on_ready=self._on_ready)
-        self.session.start()
+        session = Session(
+            settings,
+            self.gates.handlers(),
+            self.clock,
+            incarnation,
+            ledger=Ledger(Disk(self.disk)),
+            on_ready=self._on_ready,
+            on_unanswered=self._on_unanswered,
+        )
+        session.start()
+        return session
+
+    def kill_and_start(self) -> None:
+        """Start another process of this worker; of the first one nothing but its ledger is left."""
+        if self.session._peer is not None:
+            self.session._peer.abort()
+        kept = bytes(self.disk)
+        self.session.stop()
+        self.disk[:] = kept
+        self.session = self.start("i-2")
 
     def tearDown(self) -> None:
         if self.session.state is not SessionState.OFFLINE:
@@ -178,6 +223,9 @@ class SessionCase(SynchronousTestCase):
     def _on_ready(self) -> None:
         self.ready += 1
 
+    def _on_unanswered(self) -> None:
+        self.unanswered += 1
+
     def connect(self) -> Line:
         return Line(self.session, self.clock)
 
@@ -186,14 +234,16 @@ class SessionCase(SynchronousTestCase):
         line.join()
         return line
 
-    def pass_time(self, seconds: float) -> None:
-        """Step from deadline to deadline: a jump would fire a periodic call once."""
+    def pass_time(self, seconds: float, alive: Line | None = None) -> None:
+        """Step from deadline to deadline: a jump would fire a periodic call once. `alive` answers beats."""
         end_s = self.reactor.seconds() + seconds
         while True:
             due = [call.getTime() for call in self.reactor.getDelayedCalls() if call.getTime() <= end_s]
             if not due:
                 break
             self.reactor.advance(max(0.0, min(due) - self.reactor.seconds()))
+            if alive is not None:
+                alive.say(*(Heartbeat() for message in alive.hear() if isinstance(message, Heartbeat)))
         self.reactor.advance(end_s - self.reactor.seconds())
 
     def responses(self, line: Line) -> list[ResponseIn]:
@@ -222,10 +272,46 @@ class Joining(SessionCase):
 
     def test_no_answer_to_register_gives_the_connection_up(self) -> None:
         line = self.connect()
-        self.pass_time(JOIN_TIMEOUT_S - 0.1)
+        self.pass_time(ANSWER_S - 0.1)
         self.assertFalse(line.is_closed)
         self.pass_time(0.2)
         self.assertTrue(line.is_closed)
+        self.assertEqual(self.unanswered, 1)
+
+    def test_no_answer_to_resume_gives_the_connection_up_whatever_else_comes(self) -> None:
+        line = self.connect()
+        self.pass_time(9)
+        line.say(RegisterAck("w-1", list(FEATURES)))
+        self.pass_time(9)
+        line.say(Heartbeat(ping=True))
+        self.assertFalse(line.is_closed)
+        self.pass_time(1.1)
+        self.assertTrue(line.is_closed)
+        self.assertEqual((self.unanswered, self.ready), (1, 0))
+
+    def test_a_core_that_is_slow_by_seconds_is_not_left(self) -> None:
+        line = self.connect()
+        self.pass_time(ANSWER_S - 1)
+        line.say(RegisterAck("w-1", list(FEATURES)))
+        self.pass_time(ANSWER_S - 1)
+        line.say(ResumeAck([], 1))
+        self.pass_time(ANSWER_S)
+        self.assertFalse(line.is_closed)
+        self.assertEqual((self.unanswered, self.ready), (0, 1))
+
+    def test_who_still_reads_what_was_brought_gets_more_time(self) -> None:
+        line = self.joined()
+        line.say(*(request(item, "echo", params='"' + "x" * 250_000 + '"') for item in range(4)))
+        line.peer.abort()
+        slow = self.connect()
+        slow.say(RegisterAck("w-1", list(FEATURES)))
+        slow.peer._outbox.pauseProducing()
+        self.session._out.append(b"more")
+        self.pass_time(ANSWER_S + 0.1)
+        self.assertFalse(slow.is_closed)
+        # Nothing went out since, so it hangs.
+        self.pass_time(ANSWER_S)
+        self.assertTrue(slow.is_closed)
 
     def test_a_core_that_lacks_a_feature_is_left(self) -> None:
         line = self.connect()
@@ -398,9 +484,7 @@ class Ending(SessionCase):
     def test_no_timeout_means_none(self) -> None:
         line = self.joined()
         line.say(request(0, timeout=0))
-        for _ in range(100):
-            self.pass_time(30.0)
-            line.say(Heartbeat())
+        self.pass_time(3_000, alive=line)
         self.gates.open[task(0)].callback(1)
         self.assertEqual(self.outcomes(line), [(task(0), "SUCCESS")])
 
@@ -509,7 +593,7 @@ class Reconnecting(SessionCase):
         again = self.connect()
         [resume] = again.join(terminal=[task(0)])
         self.assertEqual([(r.task_id, r.outcome) for r in resume.results], [(task(0), "SUCCESS"), (task(2), "SUCCESS")])
-        self.assertEqual([kept.task_id for kept in self.session.ledger], [task(2)])
+        self.assertEqual(list(self.session.ledger), [(task(2), 1)])
         again.say(ResultAcks([(task(2), 1)]))
         self.assertEqual(len(self.session.ledger), 0)
 
@@ -572,6 +656,84 @@ class Reconnecting(SessionCase):
         self.assertEqual(len(resume.results), 1)
 
 
+class Restarting(SessionCase):
+    """What outlives the process."""
+
+    def test_results_that_were_not_confirmed_are_brought(self) -> None:
+        line = self.joined()
+        line.say(request(0, "echo", params="7"), request(1, "echo"), request(2, "wait"))
+        line.say(ResultAcks([(task(1), 1)]))
+        self.kill_and_start()
+        again = self.connect()
+        [resume] = again.join(terminal=[task(0)])
+        self.assertEqual([(r.task_id, r.outcome, bytes(r.data)) for r in resume.results],
+                         [(task(0), "SUCCESS", b"7")])  # fmt: skip
+        self.assertEqual(resume.running, [])
+        self.assertEqual(len(self.session.ledger), 0)
+        self.kill_and_start()
+        [resume] = self.connect().join()
+        self.assertEqual(resume.results, [])
+
+    def test_what_ended_without_a_connection_is_brought_by_the_next_process(self) -> None:
+        line = self.joined()
+        line.say(request(0), request(1, timeout=2))
+        line.peer.abort()
+        self.gates.open[task(0)].callback("away")
+        self.pass_time(3)
+        self.kill_and_start()
+        [resume] = self.connect().join()
+        self.assertEqual([(r.task_id, r.outcome) for r in resume.results], [(task(0), "SUCCESS"), (task(1), "TIMEOUT")])
+
+    def test_a_result_is_on_disk_before_it_is_sent(self) -> None:
+        line = self.joined()
+        on_disk: list[bytes] = []
+        self.patch(line.transport, "write", lambda data: on_disk.append(bytes(self.disk)))
+        line.say(request(0, "echo", params='"x y"'))
+        self.assertEqual(len(on_disk), 1)
+        self.assertIn(b'"x y"', on_disk[0])
+
+    def test_a_later_attempt_is_answered_with_the_success_of_an_earlier_process(self) -> None:
+        line = self.joined()
+        line.say(request(0, "echo", params="7"))
+        line.peer.abort()
+        self.kill_and_start()
+        again = self.connect()
+        again.join()
+        # The core took it as stale, for it had given the attempt up, but has not placed the next one yet.
+        again.say(ResultAcks([(task(0), 1)], [(task(0), 1)]))
+        again.say(request(0, "echo", params="7", attempt=2, fence=9))
+        [response] = self.responses(again)
+        self.assertEqual((response.attempt, response.fence, response.outcome), (2, 9, "SUCCESS"))
+        self.assertEqual(bytes(response.data), b"7")
+        self.assertEqual(self.gates.begun, [task(0)])
+        again.say(ResultAcks([(task(0), 2)]))
+        self.assertEqual(len(self.session.ledger), 0)
+
+    def test_a_task_of_another_store_is_run_though_its_id_is_known(self) -> None:
+        line = self.joined()
+        line.say(request(0, "echo", params="7"))
+        line.say(request(0, "echo", params="8", job_id=555))
+        self.assertEqual([bytes(response.data) for response in self.responses(line)], [b"7", b"8"])
+
+    def test_what_a_cancelled_handler_returned_answers_no_later_attempt(self) -> None:
+        line = self.joined()
+        line.say(request(0, "stubborn"))
+        line.say(Cancel(task(0), 1))
+        self.gates.open[task(0)].callback("half")
+        line.hear()
+        line.say(request(0, "echo", params="8", attempt=2))
+        [response] = self.responses(line)
+        self.assertEqual((response.outcome, bytes(response.data)), ("SUCCESS", b"8"))
+
+    def test_what_the_core_has_taken_note_of_does_not_hold_up_the_end(self) -> None:
+        line = self.joined()
+        line.say(request(0, "echo"))
+        flushed = self.session.when_flushed()
+        line.say(ResultAcks([(task(0), 1)], [(task(0), 1)]))
+        self.successResultOf(flushed)
+        self.successResultOf(self.session.when_flushed())
+
+
 class Beating(SessionCase):
     """Heartbeats, pings, silence, and the end of the lease."""
 
@@ -596,19 +758,42 @@ class Beating(SessionCase):
         line.say(Heartbeat(pong=True))
         self.assertEqual(line.hear(), [])
 
-    def test_a_silent_core_is_given_up(self) -> None:
+    def test_a_core_that_does_not_answer_a_beat_is_left_long_before_work_stops(self) -> None:
         line = self.joined()
-        self.pass_time(40)
-        line.say(ResultAcks([]))  # Any frame is life.
-        self.pass_time(59.9)
+        line.say(request(0, timeout=0))
+        self.pass_time(BEAT_S + 5, alive=line)
+        self.pass_time(BEAT_S + ANSWER_S - 5.1)
         self.assertFalse(line.is_closed)
         self.pass_time(0.2)
+        self.assertTrue(line.is_closed)
+        self.assertEqual(self.unanswered, 1)
+        self.assertFalse(self.gates.contexts[task(0)].cancelled)
+        [resume] = self.connect().join()
+        self.assertEqual([r.task_id for r in resume.running], [task(0)])
+
+    def test_a_worker_that_stood_still_hears_the_answer_first(self) -> None:
+        line = self.joined()
+        self.pass_time(BEAT_S)
+        self.reactor.advance(25)  # The answer came in that time and waits in the socket.
+        line.say(Heartbeat())
+        self.pass_time(20, alive=line)
+        self.assertFalse(line.is_closed)
+        self.assertEqual(self.unanswered, 0)
+
+    def test_a_worker_that_stood_still_leaves_a_core_that_has_not_answered(self) -> None:
+        line = self.joined()
+        self.pass_time(BEAT_S)
+        self.reactor.advance(ANSWER_S + 5)
+        self.assertFalse(line.is_closed)
+        self.pass_time(1.1)
         self.assertTrue(line.is_closed)
 
     def test_work_stops_before_the_lease_ends(self) -> None:
         line = self.joined()
         line.say(request(0, "polite", timeout=0), request(1, "stubborn", timeout=0), request(2))
-        self.pass_time(54.9)
+        self.pass_time(BEAT_S)
+        line.say(ResultAcks([]))
+        self.pass_time(24.9)
         self.assertFalse(self.gates.contexts[task(0)].cancelled)
         self.pass_time(0.2)
         self.assertTrue(self.gates.contexts[task(0)].cancelled)
@@ -618,6 +803,7 @@ class Beating(SessionCase):
         [response] = self.responses(line)
         self.assertEqual(response.outcome, "REJECTED")
         self.assertIn("lost contact", response.message or "")
+        self.assertFalse(line.is_closed)
         line.peer.abort()
         self.gates.open[task(1)].callback("finished")
         again = self.connect()
@@ -629,9 +815,7 @@ class Beating(SessionCase):
     def test_work_goes_on_while_beats_are_answered(self) -> None:
         line = self.joined()
         line.say(request(0, timeout=0))
-        for _ in range(20):
-            self.pass_time(30)
-            line.say(*(Heartbeat() for _ in self.beats(line)))
+        self.pass_time(600, alive=line)
         self.assertFalse(self.gates.contexts[task(0)].cancelled)
         self.assertFalse(line.is_closed)
 
