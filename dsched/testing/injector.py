@@ -62,7 +62,7 @@ class Injector:
         self._world.network.heal()
         for node in (*self._cluster.cores, *self._cluster.workers):
             node.resume()
-            self._restart(node)
+            self.restart(node)
 
     # -- when
 
@@ -168,7 +168,7 @@ class Injector:
         node.app.stopService().addBoth(stopped)
         # Somebody who waits so long kills it.
         self._later(60.0 + amount_s, self._kill_life, node, life)
-        self._later(60.0 + amount_s, self._restart, node)
+        self._later(60.0 + amount_s, self.restart, node)
 
     def _kill_life(self, node: SimNode, life: int) -> None:
         if node.lives == life:
@@ -176,9 +176,10 @@ class Injector:
 
     def _crash(self, node: SimNode, amount_s: float, kind: CrashKind) -> None:
         node.crash(kind)
-        self._later(amount_s, self._restart, node)
+        self._later(amount_s, self.restart, node)
 
-    def _restart(self, node: SimNode) -> None:
+    def restart(self, node: SimNode) -> None:
+        """Start a process that is dead."""
         if node.alive:
             return
         if node in self._cluster.cores:
@@ -294,7 +295,7 @@ class Injector:
                 self._invariants.disturb(node.name, now_s + amount_s + 10.0)
                 return Hang(amount_s, before=fault.kind is _K.STORE_HANG_BEFORE)
             case _:
-                self._later(amount_s, self._restart, node)
+                self._later(amount_s, self.restart, node)
                 return Crash(before=fault.kind is _K.CORE_BEFORE_STORE)
 
 

@@ -6,6 +6,7 @@ repeats it.
 
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,10 +79,10 @@ def run_plan(plan: Plan) -> Report:
 class Scenario:
     """One run of a plan."""
 
-    def __init__(self, world: SimWorld, plan: Plan, store: Store) -> None:
+    def __init__(self, world: SimWorld, plan: Plan, store: Store, cores: int = 3) -> None:
         self.world = world
         self.plan = plan
-        self.cluster = ScenarioCluster(world, plan, store)
+        self.cluster = ScenarioCluster(world, plan, store, cores)
         self.clients = Clients(self.cluster, self.cluster.invariants, world.derive_rng("clients"))
         world.invariants.append(self.cluster.invariants.raise_first)
 
@@ -96,9 +97,9 @@ class Scenario:
             self._heal_and_wait()
         self._compare_with_store()
 
-    def _advance(self, seconds: float) -> None:
+    def _advance(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> None:
         left_s = seconds
-        while left_s > 0:
+        while left_s > 0 and not is_over():
             step_s = min(CHECK_S, left_s)
             self.world.run_for(step_s)
             left_s -= step_s
@@ -113,27 +114,28 @@ class Scenario:
         return self.cluster.settings.lease_s + min(300.0, backoff_s) + tries_s + 60.0
 
     def _heal_and_wait(self) -> None:
-        cluster, invariants = self.cluster, self.cluster.invariants
-        accepted = list(invariants.runs)
+        cluster, invariants, clients = self.cluster, self.cluster.invariants, self.clients
         cluster.injector.heal()
-        self._advance(self.bound_s())
-        late = invariants.unfinished({**dict.fromkeys(accepted), **self.clients.accepted})
-        if late:
+        accepted = list(invariants.runs)
+
+        def open_runs() -> list[str]:
+            return invariants.unfinished({**dict.fromkeys(accepted), **clients.accepted})
+
+        self._advance(self.bound_s(), lambda: not open_runs() and not clients.open_calls)
+        if late := open_runs():
             raise Violation(f"I25: {len(late)} runs are open {self.bound_s():.0f} s after the last fault: {late[:5]}")
-        if self.clients.open_calls:
-            raise Violation(f"I25: {self.clients.open_calls} requests have no answer")
-        self.clients.stopped = True
+        if clients.open_calls:
+            raise Violation(f"I25: {clients.open_calls} requests have no answer")
         for name in list(invariants.jobs):
-            self.clients.stopped = False
-            self.clients.delete(name)
-        self._advance(self.bound_s())
-        late = invariants.unfinished()
-        if late:
+            clients.delete(name)
+        self._advance(self.bound_s(), lambda: not invariants.unfinished() and not invariants.jobs)
+        if late := invariants.unfinished():
             raise Violation(f"I3: runs without an end: {late[:5]}")
         if invariants.jobs:
             raise Violation(f"I25: jobs cannot be deleted: {sorted(invariants.jobs)}")
-        self.world.run_until(lambda: idle_term(self.cluster) is not None, 60.0)
-        check_quiet(self.cluster)
+        self.world.run_for(CHECK_S)
+        self.world.run_until(lambda: idle_term(cluster) is not None, 60.0)
+        check_quiet(cluster)
 
     def _compare_with_store(self) -> None:
         """The rows that were watched are those that are stored."""

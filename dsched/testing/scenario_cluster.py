@@ -19,7 +19,7 @@ from dsched.testing.plan import Plan
 from dsched.testing.sim_clock import WallClock
 from dsched.testing.sim_node import SimNode
 from dsched.testing.sim_store import SimStore
-from dsched.testing.sim_threads import SimThreads
+from dsched.testing.sim_threads import SimThreads, ThreadHook
 from dsched.testing.workload import draw_conduct
 from dsched.testing.world import SimWorld
 from dsched.wire.encoding import decode_any
@@ -30,8 +30,9 @@ __all__ = ["ScenarioCluster"]
 class ScenarioCluster(SimCluster):
     """A cluster whose parts are watched."""
 
-    def __init__(self, world: SimWorld, plan: Plan, store: Store) -> None:
+    def __init__(self, world: SimWorld, plan: Plan, store: Store, cores: int) -> None:
         self.plan = plan
+        self.more_hooks: list[ThreadHook] = []
         timeouts = {job.name: job.timeout_s for job in plan.jobs}
         self.executions = Executions(
             lambda task_id, attempt, timeout_s: draw_conduct(plan.seed, task_id, attempt, timeout_s),
@@ -39,7 +40,7 @@ class ScenarioCluster(SimCluster):
             self._began,
         )
         super().__init__(
-            world, self.executions.handlers, cores=3, workers=len(plan.slots), store=store, same_host=plan.same_host
+            world, self.executions.handlers, cores=cores, workers=len(plan.slots), store=store, same_host=plan.same_host
         )
         self.contacts = Contacts(self.settings.lease_s, self.settings.resume_grace_s)
         self.invariants = Invariants(world.reactor.seconds, self.contacts, self._result_of)
@@ -54,7 +55,7 @@ class ScenarioCluster(SimCluster):
 
     def threads(self, node: SimNode, name: str) -> SimThreads:
         pool = super().threads(node, name)
-        pool.hooks.append(self.injector.hook)
+        pool.hooks += [self.injector.hook, *self.more_hooks]
         return pool
 
     def slots_of(self, node: SimNode) -> int:

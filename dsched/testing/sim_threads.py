@@ -152,8 +152,10 @@ class SimThreads:
         fault = next((fault for hook in self.hooks if (fault := hook(call)) is not None), None)
         kind = None if fault is None else type(fault).__name__
         job.keep = kind is not None or not name.endswith(".leader")  # A follower looks each second; that is no news.
-        note = self._trace.record if job.keep else self._trace.note
-        note("thread", node=self._node.name, pool=self.name, number=job.number, function=name, fault=kind)
+        if job.keep:
+            self._trace.record(
+                "thread", node=self._node.name, pool=self.name, number=job.number, function=name, fault=kind
+            )
         return fault
 
     def _work(self, job: _Job, fault: ThreadFault | None) -> None:
@@ -176,9 +178,9 @@ class SimThreads:
 
     def _finish(self, job: _Job, result: Any) -> None:
         self._free += 1
-        outcome = type(result.value).__name__ if isinstance(result, Failure) else "ok"
-        note = self._trace.record if job.keep else self._trace.note
-        note("answer", node=self._node.name, pool=self.name, number=job.number, outcome=outcome)
+        if job.keep:
+            outcome = type(result.value).__name__ if isinstance(result, Failure) else "ok"
+            self._trace.record("answer", node=self._node.name, pool=self.name, number=job.number, outcome=outcome)
         job.done.callback(result)
         self._start_waiting()
 

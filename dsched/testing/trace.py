@@ -13,6 +13,7 @@ __all__ = ["ErrorWatch", "Trace", "TraceValue"]
 TraceValue = str | int | float | bool | bytes | None
 """What a trace may hold: nothing whose text contains an address in memory."""
 
+_VALUES = (str, int, float, bytes, type(None))
 _KEEP = 1_000
 _STEP_NUMBERS = 4_096
 
@@ -32,23 +33,16 @@ class Trace:
 
     def record(self, event: str, /, **fields: TraceValue) -> None:
         """Append one event; raise `TypeError` for a field whose text could differ between equal runs."""
-        self._kept.append(self._note(event, fields))
-
-    def note(self, event: str, /, **fields: TraceValue) -> None:
-        """Let one event count for the digest that nobody wants to see in the text."""
-        self._note(event, fields)
-
-    def _note(self, event: str, fields: dict[str, TraceValue]) -> str:
         parts = [f"{self._seconds():.9f} {event}"]
         for name, value in fields.items():
-            if not isinstance(value, str | int | float | bytes | None):
+            if not isinstance(value, _VALUES):
                 raise TypeError(f"a trace cannot hold {name}, a {type(value).__name__}")
             parts.append(f"{name}={value!r}")
         line = " ".join(parts)
         self.count += 1
         self._flush()
         self._hash.update(line.encode("utf-8", "backslashreplace") + b"\n")
-        return line
+        self._kept.append(line)
 
     def note_step(self, now_s: float, number: int) -> None:
         """Let one step of the reactor count for the digest, without a line of text."""

@@ -104,15 +104,15 @@ def draw_jobs(rng: random.Random, span_s: float) -> list[JobPlan]:
     """Return the jobs of a scenario: some fire by themselves, some wait for requests."""
     jobs = [_job(rng, f"asked{number}", None, span_s) for number in range(3)]
     busy = False
-    for number in range(4):
-        period_s = rng.choice((60, 90, 120, 300, 600)) if busy else rng.choice((7, 15, 30, 60, 120, 300))
+    for number in range(3):
+        period_s = rng.choice((120, 200, 300, 600)) if busy else rng.choice((7, 15, 30, 60, 120, 300))
         busy = busy or period_s < 30
         jobs.append(_job(rng, f"every{number}", period_s, span_s))
     return jobs
 
 
 def _job(rng: random.Random, name: str, period_s: float | None, span_s: float) -> JobPlan:
-    most = 8 if period_s is None or period_s >= 60 else 2 if period_s >= 15 else 1
+    most = 8 if period_s is None or period_s >= 300 else 3 if period_s >= 60 else 1
     body: dict[str, Any] = {
         "name": name,
         "handler": "work",
@@ -149,7 +149,7 @@ def draw_requests(rng: random.Random, jobs: list[JobPlan], span_s: float) -> lis
             body["sharding_total"] = rng.randint(1, 8)
         return job.name, key, body
 
-    for _ in range(round(50 * span_s / 3600)):
+    for _ in range(round(40 * span_s / 3600)):
         at_s = rng.uniform(5, span_s)
         one = run(None if rng.random() < 0.15 else key())
         requests.append(Request(at_s, RequestKind.TRIGGER, (one,)))
