@@ -166,7 +166,6 @@ class Membership:
                 continue
             self._unclaimed(attempt, now)
         if not session.plain:
-            # What is not in memory has ended.
             terminal = sorted({task_id for task_id in reported if self._has_ended(task_id)})
             data = frame(ResumeAck(terminal, self._state.epoch))
             self._state.effects.append(Send(session.session_id, data, None))
@@ -181,8 +180,11 @@ class Membership:
             self._attempts.give_back(attempt, Outcome.UNDELIVERED, "the worker never got it", now)
 
     def _has_ended(self, task_id: str) -> bool:
+        # Only what is stored counts: the commit that is under way may be refused. What is not in memory has ended.
+        if task_id.rpartition(":")[0] in self._state.ending:
+            return False
         task = self._state.tasks.get(task_id)
-        return task is None or task.state in TERMINAL
+        return task is None or task.stored_state in TERMINAL
 
     def _adopt(self, session: Session, running: list[RunningAttempt], now: Moment) -> set[tuple[str, int]]:
         kept: set[tuple[str, int]] = set()

@@ -39,6 +39,8 @@ class State:
         self.tasks: dict[str, Task] = {}
         self.effects: list[Effect] = []
         self.committed_counts: dict[str, int] = {}
+        self.ending: set[str] = set()
+        """The runs of which tasks end in the batch that is under way."""
         self.new_jobs: list[JobRow] = []
         self.gone_jobs: list[str] = []
         self.dues: dict[str, DueRow] = {}
@@ -101,6 +103,7 @@ class State:
 
     def _take_tasks(self, batch: Batch, at_text: str) -> None:
         touched, self._tasks = self._tasks, []
+        self.ending.clear()
         # Ascending ids keep the updates close together on disk, several times cheaper than random order.
         touched.sort(key=_job_id)
         params_bytes = self.settings.task_params_bytes
@@ -113,6 +116,8 @@ class State:
                     changes[before] = changes.get(before, 0) - 1
                 if after in OPEN:
                     changes[after] = changes.get(after, 0) + 1
+                else:
+                    self.ending.add(task.run.run_id)
                 task.stored_state = after
             task.version += 1
             (batch.tasks_new if before is None else batch.tasks_set).append(task_row(task, at_text, params_bytes))
@@ -136,6 +141,7 @@ class State:
 
     def committed(self, batch: Batch) -> None:
         """Note that `batch` is stored, for the counts that people see."""
+        self.ending.clear()
         counts = self.committed_counts
         for state, change in batch.count_changes.items():
             counts[state] = counts.get(state, 0) + change

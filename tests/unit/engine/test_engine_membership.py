@@ -99,7 +99,8 @@ def test_reconciliation_results_then_adoption_then_the_rest() -> None:
     assert statuses(bench, run_id) == ["DISPATCHED", "RUNNING", "DISPATCHED", "SUCCESS", "DISPATCHED"]
     assert bench.outcomes(f"{run_id}:0") == ["LOST"] and bench.outcomes(f"{run_id}:4") == ["UNDELIVERED"]
     assert [row.retry_count for row in bench.tasks(run_id)] == [1, 0, 0, 0, 0]
-    assert again.of(ResumeAck)[0].terminal == [f"{run_id}:3"] and again.acks == [(f"{run_id}:3", 1)]
+    # What it brought just now is acknowledged as any result is: that depends on the commit of this very batch.
+    assert again.of(ResumeAck)[0].terminal == [] and again.acks == [(f"{run_id}:3", 1)]
     assert again.session.load == 4
     for request in (*requests[1:3], *again.requests):
         again.succeed(request)
