@@ -9,7 +9,7 @@ from dsched.model.task import Outcome
 from dsched.wire.encoding import Raw, dump_strict, replace
 from dsched.wire.messages import MAX_MESSAGE, MAX_RESULT, MAX_TRACEBACK, Request, Response
 
-__all__ = ["cancelled", "failed", "refused", "rejected", "repeated", "succeeded", "timed_out"]
+__all__ = ["cancelled", "failed", "refused", "rejected", "released", "repeated", "succeeded", "timed_out"]
 
 _NULL = Raw(b"null")
 _SUCCESS = str(Outcome.SUCCESS.value)
@@ -65,7 +65,13 @@ def refused(request: Request, error_type: str, message: str, duration_ms: float)
 
 def timed_out(request: Request, duration_ms: float) -> Response:
     """Return the response for an attempt whose handler did not return within its timeout."""
-    return _response(request, Outcome.TIMEOUT, f"timed out after {request.timeout} s", duration_ms=duration_ms)
+    text = f"timed out after {request.timeout} s"
+    return _response(request, Outcome.TIMEOUT, text, duration_ms=duration_ms, still_running=True)
+
+
+def released(request: Request) -> Response:
+    """Return what frees the slot of an attempt that has timed out: its handler has returned at last."""
+    return _response(request, Outcome.CANCELLED, "its handler has returned")
 
 
 def rejected(request: Request, message: str) -> Response:

@@ -100,6 +100,7 @@ class Session:
             clock,
             on_started=self._started,
             on_results=self._finished,
+            on_released=self._released,
         )
         self.on_ready = on_ready
         self.on_redirect = on_redirect
@@ -337,6 +338,12 @@ class Session:
         bodies = self.ledger.add(responses)
         if self.state in (SessionState.RESUMING, SessionState.READY):
             self._out.extend(encode_frame(MessageType.RESPONSE, body) for body in bodies)
+            self._flush()
+
+    def _released(self, responses: list[Response]) -> None:
+        # Who is not connected tells with RESUME what it still has.
+        if self.state is SessionState.READY:
+            self._out.extend(frame(response) for response in responses)
             self._flush()
 
     # Beats.

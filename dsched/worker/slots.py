@@ -13,6 +13,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from dsched.clock import Clock
+from dsched.wire.encoding import replace
 from dsched.wire.messages import Request, Response
 from dsched.worker import results
 from dsched.worker.attempt import Attempt
@@ -35,10 +36,11 @@ _WEIGHT_OF_LAST = 0.1
 
 
 class Slots:
-    """Takes requests, runs them, and reports through two callbacks, each called with a batch.
+    """Takes requests, runs them, and reports through three callbacks, each called with a batch.
 
     `on_started` gets attempts that have begun to run; `on_results` gets responses, one per attempt that was taken or
-    rejected. Everything is called in the reactor's thread. Call `run_waiting` after a batch of `take`.
+    rejected; `on_released` one per attempt that had timed out and whose handler has returned since. Everything is
+    called in the reactor's thread. Call `run_waiting` after a batch of `take`.
     """
 
     log = Logger()
@@ -52,6 +54,7 @@ class Slots:
         *,
         on_started: Callable[[list[Attempt]], None],
         on_results: Callable[[list[Response]], None],
+        on_released: Callable[[list[Response]], None],
     ) -> None:
         self.size = size
         self.attempts: dict[str, Attempt] = {}
@@ -61,6 +64,7 @@ class Slots:
         self._clock = clock
         self._on_started = on_started
         self._on_results = on_results
+        self._on_released = on_released
         self._threads = ThreadExecutor(size, clock, self.collect)
         self._coroutines = CoroutineExecutor(clock, self._coroutine_done)
         self._waiting: deque[Attempt] = deque()
@@ -68,6 +72,7 @@ class Slots:
         self._overdue = 0  # How many of these are closed: they hold a slot for nothing.
         self._mean_ms: dict[str, float] = {}
         self._ended: list[Response] = []
+        self._released: list[Response] = []
         self._is_pumping = False
         self._sweep_call: IDelayedCall | None = None
         self._timeout_call: IDelayedCall | None = None
@@ -211,6 +216,7 @@ class Slots:
         self._running.pop(attempt, None)
         if attempt.closed:
             self._overdue -= 1
+            self._release(attempt.request)
             self._forget(attempt)
             return
         handler, duration_ms = attempt.declaration.handler, response.duration_ms or 0.0
@@ -219,6 +225,14 @@ class Slots:
         if attempt.cancelled is not None:
             response = results.cancelled(attempt.request, attempt.cancelled, response)
         self._end(attempt, response)
+
+    def _release(self, request: Request) -> None:
+        for index, ended in enumerate(self._ended):
+            if (ended.task_id, ended.attempt) == (request.task_id, request.attempt):
+                # It returned as soon as it was asked to: there is nothing to tell twice.
+                self._ended[index] = replace(ended, still_running=False)
+                return
+        self._released.append(results.released(request))
 
     def _end(self, attempt: Attempt, response: Response) -> None:
         attempt.closed = True
@@ -234,6 +248,9 @@ class Slots:
         if self._ended:
             ended, self._ended = self._ended, []
             self._on_results(ended)
+        if self._released:
+            released, self._released = self._released, []
+            self._on_released(released)
         if not self.attempts and self._idle_waiters:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
@@ -322,10 +339,10 @@ class Slots:
         request = attempt.request
         attempt.closed = True
         self._overdue += 1
-        if attempt.cancelled is None:
-            self._ended.append(results.timed_out(request, duration_ms))
-        else:
-            self._ended.append(results.cancelled(request, attempt.cancelled, results.timed_out(request, duration_ms)))
+        ended = results.timed_out(request, duration_ms)
+        self._ended.append(
+            ended if attempt.cancelled is None else results.cancelled(request, attempt.cancelled, ended)
+        )
         self.log.info(
             "attempt {attempt} of {task_id} timed out after {timeout_s} s",
             attempt=request.attempt,

@@ -478,6 +478,7 @@ class Ending(SessionCase):
         self.pass_time(0.02)
         [response] = self.responses(line)
         self.assertEqual((response.outcome, response.success, response.retryable), ("TIMEOUT", False, True))
+        self.assertFalse(response.still_running)
         self.assertTrue(self.gates.contexts[task(0)].cancelled)
         self.assertTrue(self.session.slots.is_idle)
 
@@ -520,7 +521,8 @@ class Ending(SessionCase):
         self.assertEqual((response.attempt, response.message), (2, "already running attempt 1"))
         self.assertEqual(self.gates.begun, [task(0), task(1), task(0)])  # Its second time in the loop.
         self.gates.open[task(0)].callback("late")
-        self.assertEqual(self.responses(line), [])
+        [released] = self.responses(line)
+        self.assertEqual((released.task_id, released.attempt, released.outcome), (task(0), 1, "CANCELLED"))
         self.assertEqual(self.gates.begun[3:], [task(2)])
         line.say(request(0, "echo", attempt=3))
         self.gates.open[task(1)].callback(None)
@@ -538,7 +540,7 @@ class Ending(SessionCase):
         self.assertIn("outlived their timeout", response.message or "")
         self.gates.open[task(1)].callback(None)
         line.say(request(3, "echo", attempt=2))
-        self.assertEqual(self.outcomes(line), [(task(3), "SUCCESS")])
+        self.assertEqual(self.outcomes(line), [(task(1), "CANCELLED"), (task(3), "SUCCESS")])
 
     def test_cancel_drops_what_has_not_begun(self) -> None:
         line = self.joined()

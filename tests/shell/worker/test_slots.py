@@ -65,10 +65,15 @@ class Report:
     def __init__(self) -> None:
         self.results: list[Response] = []
         self.started: list[Attempt] = []
+        self.released: list[Response] = []
         self._waiters: list[tuple[Callable[[], bool], Deferred[None]]] = []
 
     def on_results(self, responses: list[Response]) -> None:
         self.results.extend(responses)
+        self._check()
+
+    def on_released(self, responses: list[Response]) -> None:
+        self.released.extend(responses)
         self._check()
 
     def on_started(self, began: list[Attempt]) -> None:
@@ -121,6 +126,7 @@ class ThreadCase(TestCase):
             self.clock,
             on_started=self.report.on_started,
             on_results=self.report.on_results,
+            on_released=self.report.on_released,
         )
         self.slots = slots
         self.addCleanup(self.finish)
@@ -356,7 +362,8 @@ class Leaving(TestCase):
                 threading.Event().wait()
 
             slots = Slots(1, "w", HandlerRegistry([declaration_of(hang)]), Clock(reactor),
-                          on_started=lambda began: None, on_results=lambda results: None)
+                          on_started=lambda began: None, on_results=lambda results: None,
+                          on_released=lambda released: None)
             slots.take(Request(1, "j", "null", 1, 0, 30, "t", 0, [], "hang", 1, 1, 1, "r"))
             reactor.callWhenRunning(slots.run_waiting)
             reactor.run()
