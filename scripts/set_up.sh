@@ -37,16 +37,26 @@ find_python() {
     return 1
 }
 
+# Install a package of Debian or Ubuntu. $2 says what is wrong without it.
+install_package() {
+    command -v apt-get >/dev/null || give_up "$2; install $1, then repeat."
+    [ "$(id -u)" = 0 ] || give_up "$2; run: sudo apt-get install $1"
+    echo "Installing $1"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1"; } >/dev/null ||
+        give_up "apt-get could not install $1; install it by hand, then repeat."
+}
+
 # Debian and Ubuntu ship ensurepip in a package of its own.
 install_venv_package() {
     local package
     package=$("$1" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
-    command -v apt-get >/dev/null || give_up "$1 lacks the module ensurepip; install it, then repeat."
-    [ "$(id -u)" = 0 ] || give_up "$1 cannot make virtual environments; run: sudo apt-get install $package"
-    echo "Installing $package"
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package"; } >/dev/null ||
-        give_up "apt-get could not install $package; install it by hand, then repeat."
+    install_package "$package" "$1 cannot make virtual environments"
 }
+
+# The commands of the README are run as they stand.
+if [ "$extra" = test ] && ! command -v curl >/dev/null; then
+    install_package curl "the tests need curl"
+fi
 
 if ! { is_new_enough .venv/bin/python && .venv/bin/python -m pip --version; } >/dev/null 2>&1; then
     if ! python=$(find_python is_new_enough makes_venvs); then
