@@ -60,7 +60,8 @@ class Attempts:
         number = response.attempt if response.attempt is not None else (attempt.number if attempt else 0)
         is_stale = attempt is None or attempt.closed
         if not session.plain:
-            key = attempt.task.run.run_id if attempt is not None else None
+            # With its run's rows, also where they are gone from memory: a commit under way may yet be refused.
+            key = response.task_id.rpartition(":")[0] or None
             is_open = is_stale and response.success and self._goes_on(response.task_id)
             self._state.effects.append(Ack(session.session_id, response.task_id, number, key, is_open))
         if attempt is not None and not response.still_running:

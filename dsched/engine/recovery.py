@@ -125,6 +125,8 @@ class Recovery:
             for task in known.tasks:
                 self._forget(task)
             self._state.forget_run(known)
+        else:
+            self._state.forget_effects({run_id})
         if row is not None and not RunState(row.status).is_terminal:
             self.load_runs([row], tasks, now, self._state.settings.resume_grace_s)
 

@@ -160,7 +160,10 @@ class State:
         self._runs = [other for other in self._runs if other is not run]
         self.attempts = [row for row in self.attempts if row.task_id.rpartition(":")[0] != run.run_id]
         self.logs = [row for row in self.logs if row.run_id != run.run_id]
-        keys = {run.run_id, run.unit or run.run_id}
+        self.forget_effects({run.run_id, run.unit or run.run_id})
+
+    def forget_effects(self, keys: set[Key]) -> None:
+        """Drop what would be told of something whose memory is in doubt; requests are told so."""
         effects, self.effects = self.effects, []
         for effect in effects:
             if effect.key not in keys:
