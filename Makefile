@@ -17,7 +17,8 @@ lint: .venv/ready-test
 # More examples of each property, and the tests that run for minutes.
 soak: .venv/ready-test
 	$(python) -m pytest -m "soak or not integration" --hypothesis-profile=soak
-	$(python) -m tests.integration.rounds core=100 worker=100 stop=30 leader=50
+	$(python) -m dsched.testing.scenario --seeds 0:5000 --jobs 2 --per-kind 500 --per-pair 30
+	$(python) -m tests.integration.rounds core=100 worker=100 restart=20 stop=30 leader=50
 
 bench: .venv/ready
 	$(python) benchmarks/throughput.py

@@ -9,7 +9,7 @@ from tests.integration.rounds.campaign import Running, campaigns, start
 
 pytestmark = pytest.mark.integration
 
-ROUNDS = {"core": 20, "stop": 5, "leader": 5, "worker": 20}
+ROUNDS = {"core": 20, "stop": 5, "leader": 5, "worker": 20, "restart": 4}
 LANES = 6
 SEED = 1
 

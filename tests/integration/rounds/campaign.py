@@ -14,6 +14,7 @@ from tests.integration.rounds.cluster import RoundCluster
 from tests.integration.rounds.core_kill import kill_the_core
 from tests.integration.rounds.leader_pause import pause_the_leader
 from tests.integration.rounds.worker_loss import kill_a_worker, stop_a_worker
+from tests.integration.rounds.worker_restart import restart_a_worker_in_an_outage
 
 __all__ = ["Campaign", "Running", "Share", "campaigns", "start"]
 
@@ -42,6 +43,7 @@ def campaigns(*, long: bool) -> dict[str, Campaign]:
     return {
         "core": Campaign("kill -9 of the core", kill, 4),
         "worker": Campaign("kill -9 of a worker", kill_a_worker, 4),
+        "restart": Campaign("kill -9 of a worker in an outage", restart_a_worker_in_an_outage, 2),
         "stop": Campaign("SIGSTOP of a worker", stop, 5, timeout_s=6),
         "leader": Campaign("SIGSTOP of the leader", pause, 5, cores=2),
     }
