@@ -12,7 +12,6 @@ test or in a shell.
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +19,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from dsched.errors import InvalidValue
 from dsched.model.ids import check_group, check_name
+from dsched.model.limits import (
+    MAX_PARAMS_BYTES,
+    check_description,
+    check_preload_keys,
+    check_priority,
+    check_retries,
+    check_seconds,
+    check_sharding_total,
+    check_tags,
+    check_timeout,
+)
+from dsched.triggers.spec import parse_trigger
 from dsched.wire.encoding import dump_strict
 
 if TYPE_CHECKING:
@@ -30,9 +41,6 @@ __all__ = ["Cancelled", "DoNotRetry", "JobContext", "JobDeclaration", "declarati
 F = TypeVar("F", bound=Callable[..., Any])
 
 ATTRIBUTE = "__dsched_job__"
-MAX_SHARDS = 10_000
-MAX_PARAMS_BYTES = 262_144
-_MAX_INT32 = 2_147_483_647
 
 
 class DoNotRetry(Exception):
@@ -252,8 +260,6 @@ def _declare(
     if name is None:
         name = getattr(function, "__name__", None)
     name = check_name(name)
-    if not isinstance(description, str):
-        raise InvalidValue("description", "must be a string")
     if len(dump_params(params)) > MAX_PARAMS_BYTES:
         raise InvalidValue("params", f"must be at most {MAX_PARAMS_BYTES} bytes of JSON")
     return JobDeclaration(
@@ -261,17 +267,17 @@ def _declare(
         handler=check_name(name if handler is None else handler, "handler"),
         function=function,
         is_async=_is_async(function),
-        interval_s=None if interval is None else _check_seconds("interval", interval, above=0),
-        sharding_total=_check_int("sharding_total", sharding_total, 1, MAX_SHARDS),
-        timeout_s=_check_int("timeout", timeout, 0, _MAX_INT32),
-        retries=_check_int("retries", retries, 0, _MAX_INT32),
-        retry_backoff_s=_check_seconds("retry_backoff", retry_backoff),
+        interval_s=None if interval is None else _check_interval(interval),
+        sharding_total=check_sharding_total(sharding_total, "sharding_total"),
+        timeout_s=check_timeout(timeout, "timeout"),
+        retries=check_retries(retries, "retries"),
+        retry_backoff_s=check_seconds(retry_backoff, "retry_backoff"),
         group=check_group(group),
         params=params,
-        preload_keys=_check_strings("preload_keys", preload_keys),
-        priority=_check_int("priority", priority, -_MAX_INT32, _MAX_INT32),
-        description=description,
-        tags=_check_strings("tags", tags),
+        preload_keys=_check_texts(check_preload_keys, preload_keys, "preload_keys"),
+        priority=check_priority(priority, "priority"),
+        description=check_description(description, "description"),
+        tags=_check_texts(check_tags, tags, "tags"),
     )
 
 
@@ -302,27 +308,17 @@ def _check_function(function: object) -> None:
         raise InvalidValue("job", f"a handler takes one argument, the context; this one takes {signature}") from None
 
 
-def _check_int(name: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidValue(name, f"must be a whole number, not {value!r}")
-    if not least <= value <= most:
-        raise InvalidValue(name, f"must be between {least} and {most}, not {value}")
-    return value
+def _check_interval(seconds: object) -> float:
+    try:
+        parse_trigger({"type": "interval", "seconds": seconds}, created_ms=0)
+    except InvalidValue as error:
+        raise InvalidValue("interval", error.reason) from None
+    assert isinstance(seconds, int | float)
+    return seconds
 
 
-def _check_seconds(name: str, value: object, *, above: float | None = None) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidValue(name, f"must be a number of seconds, not {value!r}")
-    if value < 0 or (above is not None and value <= above):
-        raise InvalidValue(name, f"must be {'more than 0' if above == 0 else 'at least 0'} seconds, not {value}")
-    return value
-
-
-def _check_strings(name: str, value: object) -> tuple[str, ...]:
+def _check_texts(check: Callable[[object, str], list[str]], value: object, name: str) -> tuple[str, ...]:
+    """Check what may be any iterable here, and must be a list where it is sent to."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidValue(name, f"must be a list of strings, not {value!r}")
-    items = tuple(value)
-    for item in items:
-        if not isinstance(item, str):
-            raise InvalidValue(name, f"must hold strings only, not {item!r}")
-    return items
+    return tuple(check(list(value), name))

@@ -10,21 +10,23 @@ from dsched.engine.settings import EngineSettings
 from dsched.errors import BadJson, InvalidValue, TooLarge
 from dsched.model.ids import check_group, check_key, check_name
 from dsched.model.job import Job
+from dsched.model.limits import (
+    MAX_PRELOAD_BYTES,
+    MAX_SHARDS,
+    check_description,
+    check_preload_keys,
+    check_priority,
+    check_retries,
+    check_seconds,
+    check_sharding_total,
+    check_tags,
+    check_timeout,
+)
 from dsched.model.run import Snapshot
 from dsched.triggers.spec import parse_trigger, trigger_spec
 from dsched.wire.encoding import decode_any, dump_strict, encode
 
 __all__ = ["RunRequest", "job_from_definition", "parse_job", "parse_run_request", "parse_run_requests", "snapshot_of"]
-
-MAX_SHARDS = 10_000
-MAX_TIMEOUT_S = 30 * 86_400
-MAX_RETRIES = 100
-MAX_BACKOFF_S = 86_400
-MAX_PRELOAD_KEYS = 100
-MAX_PRELOAD_BYTES = 256 * 1024
-"""Together with the largest params, whose text may double when it is put into JSON once more, this fits a frame."""
-MAX_TAGS = 50
-MAX_TEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +56,10 @@ def _only(value: Mapping[str, Any], known: frozenset[str] | set[str], where: str
             raise InvalidValue(f"{where}{name}", f"unknown field; known are {', '.join(sorted(known))}")
 
 
-def _whole(low: int, high: int) -> Callable[[object, str], int]:
-    def check(value: object, field: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InvalidValue(field, f"must be a whole number from {low} to {high}")
-        return value
-
-    return check
-
-
-def _seconds(value: object, field: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_BACKOFF_S:
-        raise InvalidValue(field, f"must be seconds from 0 to {MAX_BACKOFF_S}")
-    return value
-
-
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise InvalidValue(field, f"must be a string of at most {MAX_TEXT} characters")
-    return value
-
-
 def _boolean(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidValue(field, "must be true or false")
     return value
-
-
-def _texts(most: int, length: int) -> Callable[[object, str], list[str]]:
-    def check(value: object, field: str) -> list[str]:
-        if not isinstance(value, list) or len(value) > most:
-            raise InvalidValue(field, f"must be a list of at most {most} strings")
-        for index, item in enumerate(value):
-            if not isinstance(item, str) or not 0 < len(item) <= length or not item.isprintable():
-                raise InvalidValue(f"{field}[{index}]", f"must be 1 to {length} printable characters")
-        return value
-
-    return check
 
 
 def _only_value(supported: object) -> Callable[[object, str], Any]:
@@ -102,26 +71,24 @@ def _only_value(supported: object) -> Callable[[object, str], Any]:
     return check
 
 
-_shards = _whole(1, MAX_SHARDS)
-
 # Field, default, check. Fields whose other values later versions bring are here already, so that a definition written
 # today keeps its meaning.
 _FIELDS: dict[str, tuple[Any, Callable[[object, str], Any]]] = {
     "group": ("default", check_group),
     "timezone": ("UTC", _only_value("UTC")),
-    "sharding_total": (1, _shards),
+    "sharding_total": (1, check_sharding_total),
     "routing": ("consistent_hash", _only_value("consistent_hash")),
-    "timeout": (30, _whole(0, MAX_TIMEOUT_S)),
-    "retries": (3, _whole(0, MAX_RETRIES)),
-    "retry_backoff": (10, _seconds),
+    "timeout": (30, check_timeout),
+    "retries": (3, check_retries),
+    "retry_backoff": (10, check_seconds),
     "misfire": ("once", _only_value("once")),
-    "misfire_grace": (60, _seconds),
+    "misfire_grace": (60, check_seconds),
     "overlap": ("allow", _only_value("allow")),
     "concurrency": (None, _only_value(None)),
-    "priority": (0, _whole(-1000, 1000)),
-    "preload_keys": ([], _texts(MAX_PRELOAD_KEYS, 256)),
-    "tags": ([], _texts(MAX_TAGS, 64)),
-    "description": ("", _text),
+    "priority": (0, check_priority),
+    "preload_keys": ([], check_preload_keys),
+    "tags": ([], check_tags),
+    "description": ("", check_description),
     "enabled": (True, _boolean),
 }
 _JOB_FIELDS = frozenset(_FIELDS) | {"name", "handler", "params", "trigger"}
@@ -257,7 +224,9 @@ def parse_run_requests(body: object, settings: EngineSettings) -> list[RunReques
 
 def _run_request(job: str, given: Mapping[str, Any], settings: EngineSettings, where: str) -> RunRequest:
     params = encode_params(given["params"], where + "params", settings.params_bytes) if "params" in given else None
-    total = _shards(given["sharding_total"], where + "sharding_total") if "sharding_total" in given else None
+    total = given.get("sharding_total")
+    if "sharding_total" in given:
+        total = check_sharding_total(total, where + "sharding_total")
     key = given.get("key")
     if key is not None:
         check_key(key, where + "key")

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from dsched.model.limits import MAX_PARAMS_BYTES
+
 __all__ = ["EngineSettings"]
 
 
@@ -35,7 +37,7 @@ class EngineSettings:
     """What a plain worker is taken to have."""
     forget_worker_s: float = 3600.0
     """How long a lost worker is remembered."""
-    params_bytes: int = 256 * 1024
+    params_bytes: int = MAX_PARAMS_BYTES
     result_bytes: int = 256 * 1024
     message_bytes: int = 8 * 1024
     traceback_bytes: int = 64 * 1024

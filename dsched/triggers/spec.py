@@ -5,15 +5,12 @@ from typing import Any, Final
 
 from dsched.errors import InvalidValue
 from dsched.model.instant import format_instant, parse_instant
+from dsched.model.limits import MAX_PERIOD_S, MIN_PERIOD_S
 from dsched.triggers.interval import IntervalTrigger
 from dsched.triggers.none import NoTrigger
 from dsched.triggers.trigger import Trigger
 
-__all__ = ["MAX_PERIOD_S", "MIN_PERIOD_S", "parse_trigger", "trigger_spec"]
-
-MIN_PERIOD_S: Final = 0.1
-MAX_PERIOD_S: Final = 3653 * 86_400
-"""Ten years, leap days included."""
+__all__ = ["parse_trigger", "trigger_spec"]
 
 _FIELDS: Final = {
     "none": ("type",),

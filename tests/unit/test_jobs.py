@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from dsched.engine.definition import parse_job
+from dsched.engine.settings import EngineSettings
 from dsched.errors import InvalidValue
 from dsched.jobs import Cancelled, JobContext, declaration_of, job
 
@@ -56,6 +58,23 @@ def test_a_declaration_becomes_the_body_of_a_job() -> None:
     }
 
 
+def test_what_is_declared_a_core_takes() -> None:
+    extremes: list[dict[str, Any]] = [
+        {"interval": 0.1, "timeout": 0, "retries": 0, "retry_backoff": 0, "priority": -1_000, "sharding_total": 1},
+        {"interval": 3653 * 86_400, "timeout": 30 * 86_400, "retries": 100, "retry_backoff": 86_400, "priority": 1_000,
+         "sharding_total": 10_000, "tags": ["x" * 64] * 50, "preload_keys": ["k" * 256] * 100, "params": "x" * 262_142,
+         "description": "x" * 4_096},
+    ]  # fmt: skip
+    for arguments in extremes:
+
+        @job("extreme", **arguments)
+        def extreme(ctx: JobContext) -> None: ...
+
+        declaration = declaration_of(extreme)
+        assert declaration is not None
+        parse_job(declaration.definition(), EngineSettings(), 0)
+
+
 def test_names_default_to_the_function() -> None:
     @job
     def one(ctx: JobContext) -> None: ...
@@ -99,18 +118,25 @@ def test_an_object_with_an_async_call_is_async() -> None:
         ({"sharding_total": 1.0}, "sharding_total"),
         ({"timeout": -1}, "timeout"),
         ({"timeout": 0.5}, "timeout"),
-        ({"timeout": 2**31}, "timeout"),
+        ({"timeout": 30 * 86_400 + 1}, "timeout"),
+        ({"interval": 0.01}, "interval"),
+        ({"interval": 0.1234}, "interval"),
         ({"retries": -1}, "retries"),
         ({"retries": False}, "retries"),
+        ({"retries": 101}, "retries"),
         ({"retry_backoff": -0.1}, "retry_backoff"),
         ({"params": float("nan")}, "params"),
         ({"params": {"a": [1, {2}]}}, "params.a[1]"),
         ({"params": {1: 2}}, "params"),
         ({"params": "x" * 262_144}, "params"),
         ({"preload_keys": "key"}, "preload_keys"),
-        ({"preload_keys": [1]}, "preload_keys"),
+        ({"preload_keys": [1]}, "preload_keys[0]"),
         ({"tags": None}, "tags"),
         ({"priority": 1.5}, "priority"),
+        ({"priority": 1_001}, "priority"),
+        ({"tags": ["x" * 65]}, "tags[0]"),
+        ({"description": "x" * 4_097}, "description"),
+        ({"retry_backoff": 86_401}, "retry_backoff"),
         ({"description": None}, "description"),
     ],
 )

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from dsched.errors import InvalidValue
 from dsched.model.instant import MAX_INSTANT_MS, parse_instant
+from dsched.model.limits import MAX_PERIOD_S
 from dsched.triggers.interval import IntervalTrigger
 from dsched.triggers.none import NoTrigger
-from dsched.triggers.spec import MAX_PERIOD_S, parse_trigger, trigger_spec
+from dsched.triggers.spec import parse_trigger, trigger_spec
 
 CREATED_MS = 1_764_537_600_000
 json_values: st.SearchStrategy[Any] = st.recursive(
