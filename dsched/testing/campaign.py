@@ -5,7 +5,7 @@ import multiprocessing
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from dsched.testing.coverage import Coverage
@@ -53,23 +53,29 @@ class Campaign:
         return report
 
 
-def shrink(plan: Plan, budget: int = 60) -> Plan:
-    """Return a smaller plan that fails in the same way: without faults first, then without requests, then jobs."""
-    kind = _kind(run_plan(plan).error)
+def shrink(plan: Plan, fails: Callable[[Plan], bool], budget: int = 80) -> Plan:
+    """Return a smaller plan that still fails: without faults first, then without requests, then without jobs.
+
+    `fails` is asked at most `budget` times.
+    """
     for part in ("faults", "requests", "jobs"):
         size = max(1, len(getattr(plan, part)) // 2)
-        while size and budget > 0:
-            items = getattr(plan, part)
+        while size:
             start = 0
-            while start < len(items) and budget > 0:
+            while start < len(items := getattr(plan, part)) and budget > 0:
                 fewer = replace(plan, **{part: items[:start] + items[start + size :]})
                 budget -= 1
-                if _kind(run_plan(fewer).error) == kind:
-                    plan, items = fewer, getattr(fewer, part)
+                if fails(fewer):
+                    plan = fewer
                 else:
                     start += size
             size //= 2
     return plan
+
+
+def _like(error: str | None) -> Callable[[Plan], bool]:
+    """Return a test for plans that fail by the same invariant."""
+    return lambda plan: error is not None and _kind(run_plan(plan).error) == _kind(error)
 
 
 def _kind(error: str | None) -> str | None:
@@ -97,6 +103,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--shrink", action="store_true", help="with --replay: look for a smaller plan that fails")
     parser.add_argument("--digests", action="store_true", help="print the digest of each seed")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
+    parser.add_argument("--per-kind", type=int, default=0, help="fail if a kind of fault came less often")
+    parser.add_argument("--per-pair", type=int, default=0, help="the same, for a kind and a state of a task")
     options = parser.parse_args(arguments)
     if options.replay is not None:
         return _replay(options.replay, mode_of(options.replay, options.mode), options.hours, options.shrink)
@@ -115,13 +123,16 @@ def main(arguments: Sequence[str]) -> int:
         f"{campaign.runs} seeds, {campaign.faults} faults, {campaign.tasks} tasks, {len(campaign.failures)} failed, "
         f"{time.monotonic() - began_s:.0f} s: {sorted(report.seed for report in campaign.failures)[:40]}"
     )
-    return 1 if campaign.failures else 0
+    gaps = campaign.coverage.gaps(options.per_kind, options.per_pair)
+    if gaps:
+        _print("came too seldom: " + "; ".join(gaps))
+    return 1 if campaign.failures or gaps else 0
 
 
 def _replay(seed: int, mode: Mode, hours: float, smaller: bool) -> int:
     plan = draw_plan(seed, mode, hours)
     if smaller:
-        plan = shrink(plan)
+        plan = shrink(plan, _like(run_plan(plan).error))
         for item in (*plan.jobs, *plan.requests, *plan.faults):
             _print(f"  {item}")
     report = run_plan(plan)
