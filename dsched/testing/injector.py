@@ -17,7 +17,7 @@ from dsched.testing.sim_threads import Crash, FailAfter, FailBefore, Hang, Threa
 
 __all__ = ["Injector"]
 
-AIM_LIMIT_S = 60.0
+AIM_LIMIT_S = 600.0
 ARMED_LIMIT_S = 30.0
 _OPEN = frozenset(state.value for state in OPEN)
 _K = FaultKind
