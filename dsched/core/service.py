@@ -250,18 +250,21 @@ class CoreService(Service):
 
     async def cancel_run(self, run_id: str) -> dict[str, Any]:
         """Ask for the end of a run and return it; raises `Conflict` when it has ended."""
-        term = self._leading()
-        try:
-            row = await term.ask(lambda engine, token, now: engine.cancel_run(run_id, token, now))
-        except NotFound:
-            # It has ended, or is ending in a commit that is under way; or there never was one.
-            await term.journal.settled()
-            row = await self._reader.run(self._store.run, run_id)
-            if row is None:
-                raise NotFound("run", run_id) from None
-            text = f"run {run_id} has ended already: {row.status}"
-            raise Conflict(text, run=run_id, status=row.status) from None
-        return await self._run_view(row)
+        while True:
+            term = self._leading()
+            try:
+                row = await term.ask(lambda engine, token, now: engine.cancel_run(run_id, token, now))
+            except NotFound:
+                # There never was one, or it has ended, or ends in a commit that is under way and may yet be refused.
+                await term.journal.settled()
+                row = await self._reader.run(self._store.run, run_id)
+                if row is None:
+                    raise NotFound("run", run_id) from None
+                if RunState(row.status).is_terminal:
+                    text = f"run {run_id} has ended already: {row.status}"
+                    raise Conflict(text, run=run_id, status=row.status) from None
+            else:
+                return await self._run_view(row)
 
     # -- reads
 

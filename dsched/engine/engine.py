@@ -144,7 +144,7 @@ class Engine:
         self.state.effects.append(Answer(token, rows, None, token))
 
     def cancel_run(self, run_id: str, token: Key, now: Moment) -> None:
-        """Cancel a run; raises `NotFound` when it is not in memory, `Conflict` when it has ended."""
+        """Cancel a run; raises `NotFound` when it is not open."""
         self.firing.cancel(run_id, token, now)
 
     # -- time

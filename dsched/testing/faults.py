@@ -69,7 +69,8 @@ KINDS = tuple(FaultKind)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault at `at_s`, or, if it aims at a task state, when a task next enters it (ten minutes later at the latest).
+    """One fault at `at_s`, or, if it aims at a task state, when a task next enters it (ten minutes later at the
+    latest).
 
     `core` and `worker` are numbers of nodes; `at_leader` takes the leader of that moment instead of `core`. `amount_s`
     is how long it lasts, how long a process stays dead, or by how much a clock steps. `delay_s` follows the aim.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dsched.errors import Conflict
+from dsched.errors import NotFound
 from dsched.testing.engine_bench import BenchWorker, EngineBench
 from dsched.wire.messages import RunningAttempt
 
@@ -144,7 +144,7 @@ def test_what_has_ended_cannot_be_cancelled() -> None:
     worker, run_id, request = running_task(bench)
     bench.paused = True
     worker.succeed(request)
-    with pytest.raises(Conflict, match="has ended already: SUCCESS"):
+    with pytest.raises(NotFound, match="open run"):
         bench.cancel(run_id)
     bench.paused = False
     bench.pump()
