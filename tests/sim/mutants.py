@@ -11,10 +11,11 @@ import importlib.util
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 __all__ = ["MUTANTS", "Mutant", "install"]
 
@@ -205,8 +206,22 @@ MUTANTS = (
 )
 
 
-class _Patching(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Imports one module with a patch."""
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads one module with a patch, never from a cache."""
+
+    def __init__(self, mutant: Mutant, path: str) -> None:
+        super().__init__(mutant.module, path)
+        self._mutant = mutant
+
+    def get_data(self, path: str) -> bytes:
+        return self._mutant.apply(super().get_data(path).decode()).encode()
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError("a patched module has no cached code")
+
+
+class _Patching(importlib.abc.MetaPathFinder):
+    """Finds one module for that loader."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
@@ -219,18 +234,8 @@ class _Patching(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != self._mutant.module:
             return None
-        return importlib.util.spec_from_file_location(name, self._path, loader=self)
-
-    def get_filename(self, fullname: str) -> str:
-        return self._path
-
-    def get_data(self, path: str) -> bytes:
-        with open(path, "rb") as file:
-            data = file.read()
-        return self._mutant.apply(data.decode()).encode()
-
-    def path_stats(self, path: str) -> dict[str, int]:
-        raise OSError("a patched module has no cached code")
+        loader = _Loader(self._mutant, self._path)
+        return importlib.util.spec_from_file_location(name, self._path, loader=loader)
 
 
 def install(name: str) -> None:

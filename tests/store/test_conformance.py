@@ -164,7 +164,8 @@ def test_an_update_changes_only_what_may_change(store: Store, leader: Any, rows:
         (job, run, task), new, (JOB, RUN, TASK),
         (store.job(job.name), store.run(run.run_id), store.task(task.task_id)), strict=True,
     ):  # fmt: skip
-        expected = old._replace(**{name: getattr(given_, name) for name in table.mutable})
+        assert stored is not None
+        expected = old._replace(**{name: getattr(given_, name) for name in table.mutable})  # type: ignore[attr-defined]
         assert [str(value) for value in stored] == [str(value) for value in expected]
 
 

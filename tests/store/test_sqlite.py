@@ -241,7 +241,7 @@ def test_kill_at_any_moment_leaves_whole_batches(path: Path) -> None:
         for _ in range(rng.randint(0, 100_000)):
             pass
         os.kill(child.pid, signal.SIGKILL)
-        acknowledged = int((child.stdout.read().split() or [acknowledged])[-1])
+        acknowledged = int((child.stdout.read().split() or [str(acknowledged)])[-1])
         child.wait()
         child.stdout.close()
         check_whole(path, round_, acknowledged)
