@@ -31,7 +31,7 @@ Ask = Callable[[CoreService], Coroutine[Any, Any, Any]]
 class _Call:
     """One request until its answer is known."""
 
-    __slots__ = ("ask", "core", "keyed", "on_answer", "tries", "what")
+    __slots__ = ("ask", "conflict", "core", "keyed", "on_answer", "tries", "what")
 
     def __init__(self, what: str, ask: Ask, on_answer: Callable[[Any], None], core: int, keyed: bool) -> None:
         self.what = what
@@ -40,6 +40,7 @@ class _Call:
         self.core = core
         self.keyed = keyed
         self.tries = 0
+        self.conflict: Callable[[], None] | None = None
 
 
 class Clients:
@@ -92,7 +93,18 @@ class Clients:
             if isinstance(answer, dict):
                 self._stored(answer["id"], job, key, body)
 
-        self._call(f"trigger {job} {key}", lambda core: core.trigger(job, full), answered, keyed=key is not None)
+        def refused() -> None:
+            row = self._invariants.runs.get(requested_run_id(job, key or ""))
+            if row is not None and row.request_hash == _hash_of(job, key, body):
+                self._invariants.fail("I4", f"run {row.run_id} was asked for in the same words, and refused")
+
+        self._call(
+            f"trigger {job} {key}",
+            lambda core: core.trigger(job, full),
+            answered,
+            keyed=key is not None,
+            conflict=refused,
+        )
 
     def _bulk(self, runs: tuple[tuple[str, str | None, dict[str, Any]], ...]) -> None:
         bodies = [{"job": job, **body, **({} if key is None else {"key": key})} for job, key, body in runs]
@@ -111,7 +123,12 @@ class Clients:
             if isinstance(answer, dict) and (row is None or not row.cancel_requested):
                 self._invariants.fail("I30", f"the cancel of {run_id} is acknowledged and not stored")
 
-        self._call(f"cancel {run_id}", lambda core: core.cancel_run(run_id), answered)
+        def refused() -> None:
+            row = self._invariants.runs.get(run_id)
+            if row is None or row.finished_at is None:
+                self._invariants.fail("I30", f"the cancel of {run_id} is refused, and it has not ended")
+
+        self._call(f"cancel {run_id}", lambda core: core.cancel_run(run_id), answered, conflict=refused)
 
     def _look(self, run_id: str, left: int) -> None:
         if not left or self.stopped:
@@ -140,9 +157,7 @@ class Clients:
         self.accepted[run_id] = None
         if key is None:
             return
-        params = dump_strict(body["params"]).decode() if "params" in body else None
-        request = RunRequest(job, params, body.get("sharding_total"), key)
-        if run_id != requested_run_id(job, key) or row.request_hash != request.body_hash():
+        if run_id != requested_run_id(job, key) or row.request_hash != _hash_of(job, key, body):
             self._invariants.fail("I4", f"the answer for key {key} of {job} is run {run_id}, made for another body")
 
     # -- how
@@ -150,9 +165,19 @@ class Clients:
     def _later(self, delay_s: float, function: Callable[..., Any], *args: Any) -> None:
         self._world.reactor.callLater(delay_s, function, *args)
 
-    def _call(self, what: str, ask: Ask, on_answer: Callable[[Any], None], *, keyed: bool = True) -> None:
+    def _call(
+        self,
+        what: str,
+        ask: Ask,
+        on_answer: Callable[[Any], None],
+        *,
+        keyed: bool = True,
+        conflict: Callable[[], None] | None = None,
+    ) -> None:
         self.open_calls += 1
-        self._send(_Call(what, ask, on_answer, self._rng.randrange(len(self._cluster.cores)), keyed))
+        call = _Call(what, ask, on_answer, self._rng.randrange(len(self._cluster.cores)), keyed)
+        call.conflict = conflict
+        self._send(call)
 
     def _send(self, call: _Call) -> None:
         call.tries += 1
@@ -195,6 +220,8 @@ class Clients:
         self.open_calls -= 1
         if call.what.startswith("look") or isinstance(value, Exception):
             call.on_answer(value)
+        if isinstance(value, Conflict) and call.conflict is not None:
+            call.conflict()
         if isinstance(value, Exception) and not isinstance(value, Conflict | NotFound | BatchRefused):
             self._invariants.fail("I1", f"{call.what} is answered with {value!r}")
 
@@ -218,6 +245,11 @@ class Clients:
             if address.startswith(f"{node.ip}:"):
                 call.core = number
         self._later(self._rng.uniform(0, 1.0), self._send, call)
+
+
+def _hash_of(job: str, key: str | None, body: dict[str, Any]) -> str:
+    params = dump_strict(body["params"]).decode() if "params" in body else None
+    return RunRequest(job, params, body.get("sharding_total"), key).body_hash()
 
 
 def _run_id(request: Request) -> str:

@@ -5,13 +5,14 @@ It never raises where it is called, since that would be inside simulated code: `
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from dsched.engine.changes import Batch
 from dsched.engine.retry import RETRY_CAP_S
 from dsched.model.rows import AttemptRow, JobRow, LeaderRow, RunRow, TaskRow
-from dsched.model.run import Cause, RunState
+from dsched.model.run import RunState
 from dsched.model.task import OPEN, Outcome, TaskState
 from dsched.testing.contacts import Contacts
 from dsched.testing.executions import Execution
@@ -69,6 +70,7 @@ class Invariants:
         self.commits = 0
         self.violations: list[str] = []
         self.disturbed_until_s: dict[str, float] = {}
+        self.waiting_without_workers: Counter[str] | None = None
         self.on_rows: list[Callable[[SimNode, Iterable[TaskRow]], None]] = []
         self.executions_of: Callable[[str], list[Execution]] = lambda _: []
         self.is_plain: Callable[[str], bool] = lambda _: False
@@ -333,14 +335,6 @@ class Invariants:
         """Return the runs that have not ended."""
         runs = self.runs.values() if before is None else [self.runs[run_id] for run_id in before]
         return [run.run_id for run in runs if run.status not in _ENDED_RUN]
-
-    def waiting_runs(self, job: str) -> list[str]:
-        """Return the runs made by the trigger of `job` of which nothing was dispatched."""
-        return [
-            run.run_id
-            for run in self.runs.values()
-            if run.job == job and run.cause == Cause.SCHEDULE.value and run.status == RunState.PENDING.value
-        ]
 
 
 def _number(pattern: re.Pattern[str], text: str | None) -> int:

@@ -36,6 +36,7 @@ def check_memory(cluster: "ScenarioCluster") -> None:
     if engine.open_counts() != real:
         invariants.fail("I28", f"open tasks are counted as {engine.open_counts()}, stored are {real}")
     _sessions(engine, invariants)
+    _without_workers(engine, invariants)
     invariants.raise_first()
 
 
@@ -94,6 +95,23 @@ def _sessions(engine: Any, invariants: Invariants) -> None:
                 invariants.fail("I7", f"closed attempt {attempt.number} of {attempt.task.task_id} has a timer")
             if not attempt.closed and (attempt.task.state in TERMINAL or attempt.task.live is not attempt):
                 invariants.fail("I7", f"attempt {attempt.number} of {attempt.task.task_id} is open in its session only")
+
+
+def _without_workers(engine: Any, invariants: Invariants) -> None:
+    """While nobody can run it, a schedule adds one waiting run, whatever becomes due."""
+    before = invariants.waiting_without_workers
+    if engine.sessions():
+        invariants.waiting_without_workers = None
+        return
+    waiting = Counter(
+        run.snapshot.job
+        for run in engine.state.runs.values()
+        if run.due_ms is not None and all(task.attempt == 0 for task in run.tasks)
+    )
+    invariants.waiting_without_workers = waiting
+    for name, count in waiting.items():
+        if before is not None and count > before[name] + 1:
+            invariants.fail("I24", f"{name} has {count} waiting runs without workers, a moment ago {before[name]}")
 
 
 def check_quiet(cluster: "ScenarioCluster") -> None:
