@@ -55,10 +55,11 @@ MUTANTS = (
         "        if attempt is None:\n            self._stale(",
     ),
     Mutant(
-        "a result counts whatever attempt it is of",
+        "a result counts whoever brings it",
         _ATTEMPTS,
         "return session.find(response.task_id, response.attempt)",
-        "return session.in_flight.get(response.task_id)",
+        "return session.find(response.task_id, response.attempt) or getattr("
+        "self._state.tasks.get(response.task_id), 'live', None)",
     ),
     Mutant(
         "the deadline is not armed when a handler starts",
