@@ -73,7 +73,7 @@ class Contacts:
         if not known.open:
             return self._too_soon("its connection closed", now_s - max(known.closed_s, began_s))
         silent_s = now_s - known.heard_s
-        if silent_s >= self._lease_s - SLACK_S or now_s - known.opened_s < SLACK_S:
+        if silent_s >= self._lease_s - SLACK_S:
             return None
         return f"{execution.node.name} is connected, and was heard {silent_s:.3f} s ago"
 

@@ -103,7 +103,7 @@ MUTANTS = (
         "            task.lost_count += 1\n        if task.state is TaskState.CANCELLING:\n",
         "            task.lost_count += 1\n        if False:\n",
     ),
-    Mutant("a cancel reaches no worker", _ATTEMPTS, "if session.is_open and not session.plain:", "if False:"),
+    Mutant("a cancelled run forgets that it is", _FIRING, "        run.cancel_requested = True\n", ""),
     Mutant(
         "the last task does not end its run",
         _ATTEMPTS,
