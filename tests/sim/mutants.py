@@ -45,7 +45,6 @@ _RECOVERY = "dsched.engine.recovery"
 _SERVICE = "dsched.core.service"
 _STATE = "dsched.engine.state"
 _STORE = "dsched.store.memory"
-_TERM = "dsched.core.term"
 
 MUTANTS = (
     Mutant(
@@ -185,10 +184,10 @@ MUTANTS = (
         "0.001",
     ),
     Mutant(
-        "a core that lost its memory keeps its sessions",
-        _SERVICE,
-        "            term.stop(reason)\n        self._peers.close_all()\n",
-        "            term.stop(reason)\n",
+        "a lost worker stays on the ring",
+        _MEMBERSHIP,
+        "        session.state = SessionState.LOST\n        self._dispatcher.leave(session, now)\n",
+        "        session.state = SessionState.LOST\n",
     ),
     Mutant(
         "a run is a success when one task is", "dsched.model.run", "if succeeded == len(self.tasks):", "if succeeded:"
@@ -203,7 +202,12 @@ MUTANTS = (
     Mutant(
         "two leaders share an epoch", _STORE, "now.epoch + 1, 0, now.renewal + 1,", "now.epoch, 0, now.renewal + 1,"
     ),
-    Mutant("a core that stood still judges at once", _TERM, "if late_s > PAUSE_S:", "if False:"),
+    Mutant(
+        "an attempt that failed is not recorded",
+        _ATTEMPTS,
+        "            self._record(task, attempt, outcome, message, now)\n            task.apply(TaskEvent.RETRY)\n",
+        "            task.apply(TaskEvent.RETRY)\n",
+    ),
 )
 
 
