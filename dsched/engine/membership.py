@@ -164,7 +164,7 @@ class Membership:
             session.remove(attempt)
             if attempt.closed:
                 continue
-            self._unclaimed(attempt, now)
+            self._unclaimed(attempt, session, now)
         if not session.plain:
             terminal = sorted({task_id for task_id in reported if self._has_ended(task_id)})
             data = frame(ResumeAck(terminal, self._state.epoch))
@@ -172,9 +172,10 @@ class Membership:
         self._note(session, "ready", now)
         self._dispatcher.join(session, now)
 
-    def _unclaimed(self, attempt: Attempt, now: Moment) -> None:
-        # A plain worker does not say what it has started.
-        if attempt.started or attempt.task.incarnation is None:
+    def _unclaimed(self, attempt: Attempt, session: Session, now: Moment) -> None:
+        # Only the process that would have it can tell that it never began. Another one cannot: a handler that ends its
+        # process at once is never announced, and must not run for ever. A plain worker never says what it has started.
+        if attempt.started or session.plain or attempt.task.incarnation != session.incarnation:
             self._attempts.lost(attempt, now)
         else:
             self._attempts.give_back(attempt, Outcome.UNDELIVERED, "the worker never got it", now)
@@ -335,4 +336,4 @@ class Membership:
             else:
                 # The process that had it is gone, and the one that is here has said already what it has.
                 session.remove(attempt)
-                self._unclaimed(attempt, now)
+                self._unclaimed(attempt, session, now)

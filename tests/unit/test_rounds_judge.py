@@ -60,6 +60,7 @@ def test_a_success_that_the_ledger_repeats_is_right() -> None:
         (lambda: replace(GOOD, attempts=[]), "the attempts .. were closed"),
         (lambda: replace(GOOD, attempts=[LOST, LOST._replace(number=2)]), "the attempts .1, 2. were closed"),
         (lambda: replace(GOOD, attempts=[LOST._replace(outcome="SUCCESS")]), "succeeded in attempt 1 and went on"),
+        (lambda: replace(GOOD, attempts=[LOST._replace(outcome="UNDELIVERED")]), "ran and is UNDELIVERED"),
         (lambda: replace(GOOD, attempts=[LOST._replace(worker_id="w1")]), "nothing happened to its worker"),
         (lambda: replace(GOOD, lines=[*LINES, LINES[3]]), "attempt 2 of b:0 ran 2 times"),
         (lambda: replace(GOOD, lines=[*LINES, replace(LINES[0], attempt=2)]), "the store knows 1 only"),

@@ -88,6 +88,9 @@ def _executions(task: Task, closed: Sequence[Attempt], lines: Sequence[Line]) ->
             problems.append(f"attempt {number} of {task.task_id} ran {count} times")
         if number > task.attempt:
             problems.append(f"attempt {number} of {task.task_id} ran and the store knows {task.attempt} only")
+    for attempt in closed:
+        if attempt.outcome in _NOT_RUN and starts[attempt.number]:
+            problems.append(f"attempt {attempt.number} of {task.task_id} ran and is {attempt.outcome}")
     if task.status != "SUCCESS":
         return problems
     workers = {line.worker for line in lines if line.event == "end"}

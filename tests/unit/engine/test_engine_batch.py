@@ -432,7 +432,7 @@ def test_a_refused_rescue_from_a_process_that_was_replaced() -> None:
     refuse_twice(bench)
     again = bench.worker("w1", 2, "i2")
     assert bench.refusals == 1
-    assert bench.outcomes(f"{run_id}:0") == ["LOST"] and bench.outcomes(f"{run_id}:1") == ["UNDELIVERED"]
+    assert bench.outcomes(f"{run_id}:0") == ["LOST"] and bench.outcomes(f"{run_id}:1") == ["LOST"]
     for request in list(again.requests):
         again.succeed(request)
     assert bench.status(run_id) == "SUCCESS"

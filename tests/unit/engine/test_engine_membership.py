@@ -125,6 +125,19 @@ def test_an_adopted_attempt_keeps_its_clock() -> None:
     assert statuses(bench, run_id) == ["TIMEOUT"] and again.cancels
 
 
+def test_a_handler_that_ends_its_process_at_once_is_not_run_for_ever() -> None:
+    bench = EngineBench()
+    bench.job(retries=2, retry_backoff=0)
+    worker, run_id, executions = bench.worker(), bench.run(), 0
+    for number in range(5):
+        executions += len(worker.requests)
+        # It dies before it says `started`, and is there again within the resume grace.
+        worker.close()
+        worker = bench.register("w1", f"again-{number}").resume(1)
+        bench.advance(1)
+    assert executions == 3 and bench.status(run_id) == "FAILED"
+
+
 def test_another_incarnation_brings_results_but_adopts_nothing() -> None:
     bench = EngineBench()
     worker, run_id = with_tasks(bench, 3, retries=1)
@@ -134,7 +147,7 @@ def test_another_incarnation_brings_results_but_adopts_nothing() -> None:
         3, running=[running(requests[0])], results=[response(requests[1], success=True)]
     )  # fmt: skip
     assert [cancel.task_id for cancel in again.cancels] == [f"{run_id}:0"]
-    assert bench.outcomes(f"{run_id}:0") == ["LOST"] and bench.outcomes(f"{run_id}:2") == ["UNDELIVERED"]
+    assert bench.outcomes(f"{run_id}:0") == ["LOST"] and bench.outcomes(f"{run_id}:2") == ["LOST"]
     assert sorted(again.task_ids) == [f"{run_id}:0", f"{run_id}:2"]
     assert statuses(bench, run_id)[1] == "SUCCESS"
 
