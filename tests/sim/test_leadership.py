@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from dsched.errors import NotLeader
+from dsched.errors import NotLeader, StoreUnavailable
 from dsched.testing.cluster import SimCluster
 from dsched.testing.sim_node import CrashKind
+from dsched.testing.sim_threads import FailBefore
 from dsched.testing.world import SimWorld
 from tests.sim.work import Work
 
@@ -113,9 +114,6 @@ def test_a_paused_leader_is_replaced_and_what_it_still_writes_is_refused(seed: i
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_leader_whose_renewals_fail_steps_down_and_doubles_nothing(seed: int) -> None:
     """Case B063: an election error kept a stale leader for 19 days, and each cron row came twice."""
-    from dsched.errors import StoreUnavailable
-    from dsched.testing.sim_threads import FailBefore
-
     with SimWorld(seed) as world:
         cluster = ready(world, Work())
         trigger = {"type": "interval", "seconds": 5}
@@ -143,4 +141,22 @@ def test_a_machine_without_power_is_replaced_too() -> None:
         run = cluster.ask(lambda core: core.trigger("work", {}))
         node.crash(CrashKind.SILENT)
         world.run_until(lambda: cluster.leader is not None, 14.0)
+        assert cluster.until_ended(run["id"], 200.0)["counts"] == {"SUCCESS": 4}
+
+
+def test_who_waits_for_a_commit_hears_when_the_term_ends() -> None:
+    with SimWorld(12) as world:
+        cluster = ready(world, Work(30.0))
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        old = next(node for node in cluster.cores if node.app is cluster.leader)
+        fault = FailBefore(StoreUnavailable("its own connection is gone"))
+        struck = [True]
+        cluster.thread_hooks.append(lambda call: fault if struck and call.node == old.name else None)
+        world.run_for(4.0)  # Renewals fail by now, and the journal looks for the store.
+        settled: list[Any] = []
+        old.app._term.journal.settled().addBoth(settled.append)
+        world.run_for(20.0)
+        struck.clear()
+        world.run_for(10.0)
+        assert settled == [None]
         assert cluster.until_ended(run["id"], 200.0)["counts"] == {"SUCCESS": 4}
