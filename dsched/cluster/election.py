@@ -36,27 +36,28 @@ class StoreElection:
         self._identity = identity
         self._address = address
         self._admin_url = admin_url
+        # Kept from one campaign to the next: a store that is away for a moment does not make the row any younger.
+        self._seen: LeaderRow | None = None
+        self._since_s = 0.0
 
     async def campaign(self, on_seen: Callable[[LeaderRow], None]) -> Victory:
         """Return once this core leads; tell `on_seen` who leads until then. Raises `StoreUnavailable`."""
-        seen: LeaderRow | None = None
-        since_s = self._clock.monotonic()
         while True:
             row: LeaderRow = await self._writer.run(self._store.leader)
             now_s = self._clock.monotonic()
+            seen = self._seen
             if seen is None or (row.epoch, row.renewal) != (seen.epoch, seen.renewal):
-                if seen is None and row.epoch and not self._is_own(row):
+                if (seen is None or row.epoch != seen.epoch) and row.owner and not self._is_own(row):
                     self.log.info("{address} leads; standing by", address=row.address)
-                seen, since_s = row, now_s
-                on_seen(row)
+                self._seen, self._since_s = row, now_s
+            on_seen(row)
             is_dead = not row.owner or self._is_own(row)
-            if is_dead or now_s - since_s >= TAKEOVER_S:
+            if is_dead or now_s - self._since_s >= TAKEOVER_S:
                 taken: LeaderRow | None = await self._writer.run(
                     self._store.take_leadership, row, self._identity, self._address, self._admin_url
                 )
                 if taken is not None:
                     return Victory(taken, is_dead)
-                seen = None
                 continue
             await self._clock.sleep(LOOK_S)
 

@@ -75,8 +75,7 @@ class Journal:
         Deferred.fromCoroutine(self._run()).addErrback(self._failed)
 
     def settled(self) -> Deferred[None]:
-        """Return a Deferred that fires when everything decided so far is committed and acted on, or the term is
-        over."""
+        """Return a Deferred that fires when what is decided so far is committed and acted on, or the term is over."""
         done: Deferred[None] = Deferred()
         if self._busy:
             self._idle_waiters.append(done)
@@ -144,8 +143,9 @@ class Journal:
 
     async def _find_out(self, batch: Batch, error: StoreUnavailable) -> bool:
         """Wait for the store to return and tell whether it has `batch`."""
-        self.log.warn("the store did not answer batch {number}: {error}", number=batch.number, error=error.message)  #
-        noqa: G010 leader = await self._persist(self._writer, self._store.leader, after_failure=True)
+        text = "the store did not answer batch {number}: {error}"
+        self.log.warn(text, number=batch.number, error=error.message)  # noqa: G010
+        leader = await self._persist(self._writer, self._store.leader, after_failure=True)
         if leader.epoch != batch.epoch or leader.batch not in (batch.number, batch.number - 1):
             raise EpochLost(f"epoch {leader.epoch} leads, batch {leader.batch}; this was {batch.epoch}")
         return bool(leader.batch == batch.number)
@@ -174,8 +174,9 @@ class Journal:
         self, batch: Batch, effects: Sequence[Effect], units: dict[str, Key], error: BatchRefused
     ) -> None:
         """Commit a refused batch event by event, so that only the offender fails."""
-        self.log.warn("the store refused batch {number}: {error}", number=batch.number, error=error.message)  # noqa:
-        G010 number = batch.number - 1
+        text = "the store refused batch {number}: {error}"
+        self.log.warn(text, number=batch.number, error=error.message)  # noqa: G010
+        number = batch.number - 1
         for part in split(batch, effects, units):
             part.batch.number = number + 1
             try:
