@@ -16,7 +16,7 @@ from dsched.core.threads import Threads
 from dsched.model.rows import LeaderRow
 from dsched.store.interface import Store
 
-__all__ = ["StoreElection"]
+__all__ = ["LOOK_S", "StoreElection"]
 
 TAKEOVER_S = 12.0
 LOOK_S = 1.0
@@ -28,7 +28,15 @@ class StoreElection:
     log = Logger()
 
     def __init__(
-        self, store: Store, writer: Threads, clock: Clock, *, identity: str, address: str, admin_url: str
+        self,
+        store: Store,
+        writer: Threads,
+        clock: Clock,
+        *,
+        identity: str,
+        address: str,
+        admin_url: str,
+        look_s: float = LOOK_S,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -36,6 +44,7 @@ class StoreElection:
         self._identity = identity
         self._address = address
         self._admin_url = admin_url
+        self._look_s = look_s
         # Kept from one campaign to the next: a store that is away for a moment does not make the row any younger.
         self._seen: LeaderRow | None = None
         self._since_s = 0.0
@@ -59,7 +68,7 @@ class StoreElection:
                 if taken is not None:
                     return Victory(taken, is_dead)
                 continue
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(self._look_s)
 
     def _is_own(self, row: LeaderRow) -> bool:
         return row.owner == self._identity and row.address == self._address

@@ -1,6 +1,7 @@
 """Many seeds, in several processes: the command behind `python -m dsched.testing.scenario`."""
 
 import argparse
+import gc
 import multiprocessing
 import subprocess
 import sys
@@ -40,7 +41,7 @@ class Campaign:
             yield from map(self._count, map(_run, self._jobs))
             return
         context = multiprocessing.get_context("fork")
-        with context.Pool(self._processes, maxtasksperchild=100) as pool:
+        with context.Pool(self._processes, gc.freeze, maxtasksperchild=100) as pool:
             yield from map(self._count, pool.imap_unordered(_run, self._jobs))
 
     def _count(self, report: Report) -> Report:

@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from dsched.clock import Clock
-from dsched.cluster.election import StoreElection
+from dsched.cluster.election import LOOK_S, StoreElection
 from dsched.core.service import CoreService
 from dsched.engine.settings import EngineSettings
 from dsched.jobs import JobDeclaration
@@ -59,6 +59,8 @@ class SimCluster:
         """Faults of the store, by core and call; they outlive restarts."""
         self.ledgers: dict[str, bytearray] = {}
         """The files of the workers' ledgers, by node; they outlive restarts. Without its file a worker forgets."""
+        self.look_s = LOOK_S
+        """How often a core that stands by looks at the leader row."""
         self._handlers = handlers
         self.cores = [world.node(f"core{number + 1}") for number in range(cores)]
         self.workers = [world.node(f"worker{number + 1}") for number in range(workers)]
@@ -100,7 +102,9 @@ class SimCluster:
             threads.hooks.append(self._thread_fault)
         address = f"{node.ip}:{CORE_PORT}"
         identity = "host" if self.same_host else node.name
-        election = StoreElection(store, writer, clock, identity=identity, address=address, admin_url="")
+        election = StoreElection(
+            store, writer, clock, identity=identity, address=address, admin_url="", look_s=self.look_s
+        )
         core = CoreService(
             clock=clock,
             store=store,

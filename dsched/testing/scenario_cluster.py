@@ -42,6 +42,8 @@ class ScenarioCluster(SimCluster):
         super().__init__(
             world, self.executions.handlers, cores=cores, workers=len(plan.slots), store=store, same_host=plan.same_host
         )
+        # Two standby cores that look each second are a third of all steps, and nothing else happens in these.
+        self.look_s = 3.0
         self.contacts = Contacts(self.settings.lease_s, self.settings.resume_grace_s)
         self.invariants = Invariants(world.reactor.seconds, self.contacts, self._result_of)
         self.invariants.executions_of = lambda task_id: self.executions.of_task.get(task_id, [])
