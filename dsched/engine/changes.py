@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dsched.model.rows import AttemptRow, JobRow, LogRow, RunRow, TaskRow, WorkerRow
 
-__all__ = ["Ack", "Answer", "Batch", "Close", "DueRow", "Effect", "Key", "RunEnded", "Send", "job_key"]
+__all__ = ["Ack", "Answer", "Batch", "Close", "DueRow", "Effect", "Key", "RunEnded", "Send", "job_key", "runs_told"]
 
 Key = str
 
@@ -66,6 +66,12 @@ class RunEnded(NamedTuple):
 
 
 Effect = Send | Ack | Answer | Close | RunEnded
+
+
+def runs_told(effect: Effect) -> set[Key]:
+    """Return the runs that an effect tells a requester of: none of them may be in doubt when it happens."""
+    value = effect.value if isinstance(effect, Answer) else None
+    return {row.run_id for row in value} if isinstance(value, list) else set()
 
 
 class DueRow(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsched.engine.changes import Batch, Effect, Key, job_key
+from dsched.engine.changes import Batch, Effect, Key, job_key, runs_told
 
 __all__ = ["Part", "split"]
 
@@ -35,12 +35,15 @@ class Part:
 def split(batch: Batch, effects: Sequence[Effect], units: Mapping[str, Key]) -> list[Part]:
     """Return the parts of a batch in the order in which their keys appear; each must get its own number.
 
-    `units` maps runs to the key that they share with others. Effects without a key, which must happen whatever is
-    refused, are the last part, without rows; so they still follow everything that they may speak of.
+    `units` maps runs to the key that they share with others; an answer joins the runs that it tells of. Effects
+    without a key, which must happen whatever is refused, are the last part, without rows; so they still follow
+    everything that they may speak of.
     """
     parts: dict[Key, Part] = {}
+    joined = _joined(batch, effects, units)
 
     def part(key: Key) -> Part:
+        key = joined.get(key, key)
         if key not in parts:
             parts[key] = Part(key, Batch(batch.epoch, batch.number, batch.last_id, batch.last_fence))
         return parts[key]
@@ -64,3 +67,17 @@ def split(batch: Batch, effects: Sequence[Effect], units: Mapping[str, Key]) -> 
             part(units.get(effect.key, effect.key)).effects.append(effect)
     part("").effects += [effect for effect in effects if effect.key is None]
     return list(parts.values())
+
+
+def _joined(batch: Batch, effects: Sequence[Effect], units: Mapping[str, Key]) -> dict[Key, Key]:
+    """Return which keys stand for which, where one answer tells of runs of several."""
+    here = {row.run_id for row in (*batch.runs_new, *batch.runs_set)} | {row.run_id for row in batch.tasks_set}
+    joined: dict[Key, Key] = {}
+    for effect in effects:
+        told = sorted(units.get(run_id, run_id) for run_id in runs_told(effect) & here)
+        keys = [joined.get(key, key) for key in (effect.key, *told) if key is not None]
+        for key in keys[1:]:
+            if key != keys[0]:
+                joined = {one: keys[0] if other == key else other for one, other in joined.items()}
+                joined[key] = keys[0]
+    return joined

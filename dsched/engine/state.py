@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from dsched.engine.changes import Answer, Batch, DueRow, Effect, Key, RunEnded
+from dsched.engine.changes import Answer, Batch, DueRow, Effect, Key, RunEnded, runs_told
 from dsched.engine.rowing import run_row, task_row, timestamp_text
 from dsched.engine.settings import EngineSettings
 from dsched.engine.wheel import Entry, TimingWheel
@@ -166,7 +166,7 @@ class State:
         """Drop what would be told of something whose memory is in doubt; requests are told so."""
         effects, self.effects = self.effects, []
         for effect in effects:
-            if effect.key not in keys:
+            if effect.key not in keys and keys.isdisjoint(runs_told(effect)):
                 self.effects.append(effect)
             elif isinstance(effect, Answer):
                 problem = "what the request builds on was refused by the store; repeat it with the same key"

@@ -277,6 +277,25 @@ def test_a_refused_request_is_answered_and_leaves_nothing() -> None:
     assert len(bench.engine.state.wheel) == 2  # the lease and the one attempt
 
 
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_request_for_a_run_that_is_then_refused_is_not_told_that_it_is_there(commits: int) -> None:
+    bench = EngineBench()
+    bench.job()
+    bench.refuse = lambda batch: any(row.request_key == "poison" for row in batch.runs_new)
+    bench.paused = True
+    first = bench.run_later("poison")
+    taken = take(bench) if commits else None
+    again = bench.run_later("other", "poison")
+    if taken is not None:  # The first commit is under way as the second request comes.
+        part = split(*taken)[0]
+        bench.engine.refused(part, BatchRefused("x"), {"job~poison": (None, [])}, {}, bench.now)
+        bench.engine.renumber(taken[0].number - 1)
+    bench.paused = False
+    bench.pump()
+    assert bench.answers[first].error is not None and bench.answers[again].error is not None
+    assert bench.store.run("job~poison") is None
+
+
 def test_answers_that_build_on_what_was_refused_say_so() -> None:
     bench = EngineBench()
     bench.job()
