@@ -161,9 +161,15 @@ class Engine:
         return None if deadline_ms is None else deadline_ms / 1000
 
     def refresh_leases(self, now: Moment) -> None:
-        """Nobody could be heard for a while, through no fault of theirs: count every session as just seen."""
+        """Nobody could be heard for a while, through no fault of theirs: count every session as just seen.
+
+        Nor could anybody be told: what was dispatched may only now be on its way, and has its full time to start.
+        """
         for session in self.membership.sessions.values():
             session.last_frame_s = now.mono_s
+            for attempt in session.all_attempts():
+                if not attempt.started and not attempt.closed:
+                    self.attempts.watch(attempt, 0.0, now)
 
     # -- commits
 

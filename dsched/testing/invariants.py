@@ -229,6 +229,7 @@ class Invariants:
         if closed and row.number != closed[-1].number + 1 or not closed and row.number != 1:
             self.fail("I27", f"attempt {row.number} of {row.task_id} was closed after {[c.number for c in closed]}")
         closed.append(row)
+        self._fences.setdefault((row.task_id, row.number), row.fence)  # It may begin and end within one batch.
         if row.outcome == Outcome.LOST.value and row.worker_id is not None:
             for execution in self.executions_of(row.task_id):
                 if execution.attempt == row.number and execution.is_wanted(self._now()):

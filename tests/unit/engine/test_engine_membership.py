@@ -321,6 +321,25 @@ def test_time_in_which_nobody_could_be_heard_does_not_count() -> None:
     assert worker.close_reason is not None
 
 
+def test_what_was_dispatched_while_nobody_could_be_told_has_its_full_time_to_start() -> None:
+    bench = EngineBench()
+    bench.job()
+    worker = bench.worker()
+    bench.paused = True  # The store is away, so the frame waits.
+    bench.run_later()
+    bench.mono_s += 300
+    bench.paused = False
+    bench.engine.refresh_leases(bench.now)
+    bench.tell(bench.engine.advance)
+    assert [request.attempt for request in worker.requests] == [1] and not worker.cancels
+    for _ in range(59):
+        bench.advance(1)
+        worker.beat()
+    assert not worker.cancels
+    bench.advance(2)
+    assert [cancel.attempt for cancel in worker.cancels] == [1]
+
+
 def test_lost_workers_are_forgotten_after_an_hour() -> None:
     bench = EngineBench()
     worker, _ = with_tasks(bench, 1, retries=0)
