@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsched.engine.attempts import Attempts
+from dsched.engine.changes import Close
 from dsched.engine.definition import job_from_definition, snapshot_of
 from dsched.engine.firing import Firing
 from dsched.engine.membership import Membership
@@ -123,6 +124,10 @@ class Recovery:
         known = self._state.runs.get(run_id)
         if known is not None:
             for task in known.tasks:
+                if task.touched and task.live is not None and task.live.started and task.live.session.is_open:
+                    # That it has begun may not be stored; its worker tells again when it comes back.
+                    session_id = task.live.session.session_id
+                    self._state.effects.append(Close(session_id, "what it reported was dropped"))
                 self._forget(task)
             self._state.forget_run(known)
         else:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from dsched.engine.changes import Answer, Batch, DueRow, Effect, Key, RunEnded, runs_told
+from dsched.engine.changes import Ack, Answer, Batch, Close, DueRow, Effect, Key, RunEnded, runs_told
 from dsched.engine.rowing import run_row, task_row, timestamp_text
 from dsched.engine.settings import EngineSettings
 from dsched.engine.wheel import Entry, TimingWheel
@@ -163,14 +163,21 @@ class State:
         self.forget_effects({run.run_id, run.unit or run.run_id})
 
     def forget_effects(self, keys: set[Key]) -> None:
-        """Drop what would be told of something whose memory is in doubt; requests are told so."""
+        """Drop what would be told of something whose memory is in doubt; requests are told so.
+
+        Results that were taken meanwhile are forgotten with it: their workers are cut off, to bring them again.
+        """
         effects, self.effects = self.effects, []
+        in_doubt: dict[int, None] = {}
         for effect in effects:
             if effect.key not in keys and keys.isdisjoint(runs_told(effect)):
                 self.effects.append(effect)
             elif isinstance(effect, Answer):
                 problem = "what the request builds on was refused by the store; repeat it with the same key"
                 self.effects.append(Answer(effect.token, None, StoreUnavailable(problem), None))
+            elif isinstance(effect, Ack):
+                in_doubt[effect.session_id] = None
+        self.effects += [Close(session_id, "what it reported was dropped") for session_id in in_doubt]
 
 
 def _job_id(task: Task) -> int:

@@ -2,10 +2,12 @@
 
 import pytest
 
+from dsched.engine.changes import Close
 from dsched.engine.definition import RunRequest
-from dsched.errors import InvalidValue
+from dsched.engine.split import split
+from dsched.errors import BatchRefused, InvalidValue
 from dsched.model.ids import check_name
-from dsched.testing.engine_bench import EngineBench
+from dsched.testing.engine_bench import EngineBench, response
 from dsched.wire.messages import FEATURES, Error, Register, ResumeIn
 
 
@@ -65,3 +67,28 @@ def test_deleting_a_job_with_many_waiting_runs_goes_on_over_turns_and_restarts()
         bench.advance(0.01)
     assert {bench.status(f"job~k{number}") for number in range(5)} == {"CANCELLED"}
     assert not bench.engine.state.runs
+
+
+def test_results_that_came_while_a_batch_of_their_run_was_refused_are_brought_again() -> None:
+    bench = EngineBench()
+    worker = bench.worker(slots=2)
+    bench.job(sharding_total=2, timeout=0)
+    run_id = bench.run()
+    first, second = worker.requests
+    worker.start(first, second)
+    engine = bench.engine
+    engine.results(worker.session_id, [response(first, success=True)], bench.now)
+    batch, effects, units = engine.take_batch(bench.now)
+    assert batch is not None
+    engine.results(worker.session_id, [response(second, success=True)], bench.now)
+    part = next(part for part in split(batch, effects, units) if part.key == run_id)
+    rows = bench.store.run(run_id), bench.store.tasks_of(run_id, 10, None, {}).items
+    engine.refused(part, BatchRefused("no"), {run_id: rows}, {}, bench.now)
+    engine.renumber(batch.number - 1)
+    assert [effect.session_id for effect in engine.state.effects if isinstance(effect, Close)] == [worker.session_id]
+    bench.pump()
+    # The refused one has failed for good; the other was never heard of, and its worker brings it with RESUME.
+    assert sorted(row.status for row in bench.tasks(run_id)) == ["FAILED", "RUNNING"]
+    again = bench.register("w1").resume(2, results=[response(second, success=True)])
+    assert again.session.load == 0
+    assert bench.status(run_id) == "PARTIAL"
