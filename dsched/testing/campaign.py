@@ -40,7 +40,8 @@ class Campaign:
         if self._processes == 1:
             yield from map(self._count, map(_run, self._jobs))
             return
-        context = multiprocessing.get_context("fork")
+        # Never by fork: whoever calls may have threads, and what they hold locked would stay locked in the children.
+        context = multiprocessing.get_context("spawn")
         with context.Pool(self._processes, gc.freeze, maxtasksperchild=100) as pool:
             yield from map(self._count, pool.imap_unordered(_run, self._jobs))
 
