@@ -95,10 +95,22 @@ def test_wrong_use_is_one_line_and_code_2(temporary: Path, options: list[str]) -
     assert list(temporary.iterdir()) == []
 
 
+AS_FROM_A_TERMINAL = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_behind(temporary: Path, number: signal.Signals) -> None:
     environ = {**os.environ, "TMPDIR": str(temporary)}
-    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ) as child:
+    # As from a terminal: a shell that starts the tests in the background has them ignore SIGINT, and so their children.
+    with subprocess.Popen(
+        [sys.executable, "-c", AS_FROM_A_TERMINAL, *COMMAND],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environ,
+    ) as child:
         assert child.stdout is not None
         said = ""
         while "RUNNING" not in said:
