@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from dsched.engine.attempts import Attempts, error_text
-from dsched.engine.changes import Ack, Answer, Batch, DueRow, Effect, Key, Send, job_key
+from dsched.engine.changes import Ack, Answer, Batch, Effect, Key, Send, job_key
 from dsched.engine.definition import RunRequest, parse_job
 from dsched.engine.firing import Firing
 from dsched.engine.membership import Membership
@@ -212,7 +212,7 @@ class Engine:
             self.recovery.reload_run(run_id, row, tasks, now)
         taken = {row.due for row in part.batch.runs_new if row.due is not None and runs[row.run_id][0] is not None}
         for name, job_row in jobs.items():
-            self._reload_job(name, job_row, part, max(taken, default=None), now)
+            self.recovery.reload_job(name, job_row, part, max(taken, default=None), now)
         for effect in part.effects:
             if isinstance(effect, Answer):
                 self.state.effects.append(Answer(effect.token, None, error, None))
@@ -231,24 +231,6 @@ class Engine:
                 self.attempts.fail(task.live, Outcome.ERROR, text, now, retryable=False, error=error_row)
         for session in self.membership.sessions.values():
             self.attempts.dispatcher.fill(session, now)
-
-    def _reload_job(self, name: str, row: JobRow | None, part: Part, taken_ms: int | None, now: Moment) -> None:
-        job = self.state.jobs.pop(name, None)
-        if job is not None and job.timer is not None:
-            self.state.wheel.cancel(job.timer)
-        if row is None:
-            return
-        due = next((due for due in part.batch.dues if due.name == name), None)
-        if due is not None and taken_ms is not None:
-            row = row._replace(next_due=taken_ms + 1)
-        elif due is not None:
-            self.state.dues[name] = DueRow(name, row.version, due.next_due)
-            row = row._replace(next_due=due.next_due)
-        self.recovery.load_jobs([row], now)
-        if job is not None:
-            self.state.jobs[name].last_due_ms = job.last_due_ms
-            if job.waiting_run in self.state.runs:
-                self.state.jobs[name].waiting_run = job.waiting_run
 
     # -- looking
 

@@ -309,8 +309,11 @@ class Membership:
 
     # -- after a restart
 
-    def await_return(self, task: Task, now: Moment, grace_s: float) -> None:
-        """Link an open attempt from the store to its worker, or to a lost session that waits for it to come back."""
+    def await_return(self, task: Task, now: Moment, grace_s: float, pause_s: float) -> None:
+        """Link an open attempt from the store to its worker, or to a lost session that waits for it to come back.
+
+        It is left alone for `pause_s`, whatever its worker has said before.
+        """
         worker_id = task.worker_id or ""
         session = self.workers.get(worker_id)
         if session is None:
@@ -330,6 +333,14 @@ class Membership:
         attempt.started = task.started_ms is not None
         task.live = attempt
         session.add(attempt)
+        if pause_s:
+            attempt.timer = self._state.arm(now, pause_s, self._compare, attempt)
+        else:
+            self._compare(attempt, now)
+
+    def _compare(self, attempt: Attempt, now: Moment) -> None:
+        attempt.timer = None
+        session, task = attempt.session, attempt.task
         if session.state in (SessionState.READY, SessionState.DRAINING):
             if session.incarnation == task.incarnation:
                 self._attempts.watch(attempt, max(0, now.wall_ms - (task.started_ms or now.wall_ms)) / 1000, now)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsched.engine.attempts import Attempts
-from dsched.engine.changes import Close
+from dsched.engine.changes import Close, DueRow, job_key
 from dsched.engine.definition import job_from_definition, snapshot_of
 from dsched.engine.firing import Firing
 from dsched.engine.membership import Membership
+from dsched.engine.retry import Refusals
+from dsched.engine.split import Part
 from dsched.engine.state import State
 from dsched.model.instant import Moment
 from dsched.model.job import Job
@@ -28,6 +30,7 @@ class Recovery:
         self._membership = membership
         self._firing = firing
         self._snapshots: dict[tuple[str, str], Snapshot] = {}
+        self._refusals = Refusals()
 
     def load_jobs(self, rows: Sequence[JobRow], now: Moment) -> None:
         """Take jobs into memory and wait for their next dues."""
@@ -39,8 +42,13 @@ class Recovery:
             self._state.jobs[job.name] = job
             self._firing.arm(job, now)
 
-    def load_runs(self, runs: Sequence[RunRow], tasks: Sequence[TaskRow], now: Moment, grace_s: float) -> None:
-        """Take runs that are not terminal into memory; their open attempts wait `grace_s` for their workers."""
+    def load_runs(
+        self, runs: Sequence[RunRow], tasks: Sequence[TaskRow], now: Moment, grace_s: float, pause_s: float = 0.0
+    ) -> None:
+        """Take runs that are not terminal into memory; their open attempts wait `grace_s` for their workers.
+
+        Nothing is decided of them for `pause_s`, unless something new happens to them.
+        """
         for row in runs:
             self._state.runs[row.run_id] = self._run(row)
         loaded: list[Task] = []
@@ -54,7 +62,7 @@ class Recovery:
             run.open = sum(task.state in OPEN for task in run.tasks)
             self._note_waiting(run)
         for task in loaded:
-            self._go_on(task, now, grace_s)
+            self._go_on(task, now, grace_s, pause_s)
 
     def _note_waiting(self, run: Run) -> None:
         job: Job | None = self._state.jobs.get(run.snapshot.job)
@@ -106,21 +114,24 @@ class Recovery:
         self._state.tasks[task.task_id] = task
         return task
 
-    def _go_on(self, task: Task, now: Moment, grace_s: float) -> None:
+    def _go_on(self, task: Task, now: Moment, grace_s: float, pause_s: float) -> None:
         if task.state in TERMINAL:
             return
         if task.state is TaskState.PENDING:
             # A stored wait is cut to the longest there can be: the wall clock may have been wrong when it was written.
-            wait_ms = min((task.not_before_ms or 0) - now.wall_ms, 330_000)
+            wait_ms = max(min((task.not_before_ms or 0) - now.wall_ms, 330_000), pause_s * 1000)
             if wait_ms > 0:
                 task.timer = self._state.arm(now, wait_ms / 1000, self._attempts.ready, task)
             else:
                 self._attempts.dispatcher.place(task, now)
             return
-        self._membership.await_return(task, now, grace_s)
+        self._membership.await_return(task, now, grace_s, pause_s)
 
     def reload_run(self, run_id: str, row: RunRow | None, tasks: Sequence[TaskRow], now: Moment) -> None:
-        """Replace what memory holds of a run by what the store has (nothing, if it was never stored)."""
+        """Replace what memory holds of a run by what the store has (nothing, if it was never stored).
+
+        What the store has refused again and again goes on ever later.
+        """
         known = self._state.runs.get(run_id)
         if known is not None:
             for task in known.tasks:
@@ -133,7 +144,37 @@ class Recovery:
         else:
             self._state.forget_effects({run_id})
         if row is not None and not RunState(row.status).is_terminal:
-            self.load_runs([row], tasks, now, self._state.settings.resume_grace_s)
+            pause_s = self._refusals.pause_s(run_id, now.mono_s)
+            self.load_runs([row], tasks, now, max(self._state.settings.resume_grace_s, pause_s), pause_s)
+
+    def reload_job(self, name: str, row: JobRow | None, part: Part, taken_ms: int | None, now: Moment) -> None:
+        """Replace what memory holds of a job by what the store has, past the due that it refused.
+
+        `taken_ms` is the due of a run that is there already. What the store has refused again and again is written ever
+        later; until then the store has the older due, of which nothing can come twice.
+        """
+        job = self._state.jobs.pop(name, None)
+        if job is not None and job.timer is not None:
+            self._state.wheel.cancel(job.timer)
+        if row is None:
+            return
+        due = next((due for due in part.batch.dues if due.name == name), None)
+        if due is not None and taken_ms is not None:
+            row = row._replace(next_due=taken_ms + 1)
+        elif due is not None:
+            pause_s = self._refusals.pause_s(job_key(name), now.mono_s)
+            self._state.arm(now, pause_s, self._write_due, DueRow(name, row.version, due.next_due))
+            row = row._replace(next_due=due.next_due)
+        self.load_jobs([row], now)
+        if job is not None:
+            self._state.jobs[name].last_due_ms = job.last_due_ms
+            if job.waiting_run in self._state.runs:
+                self._state.jobs[name].waiting_run = job.waiting_run
+
+    def _write_due(self, due: DueRow, now: Moment) -> None:
+        job = self._state.jobs.get(due.name)
+        if job is not None and job.version == due.version and job.next_due_ms == due.next_due:
+            self._state.dues[due.name] = due
 
     def _forget(self, task: Task) -> None:
         task.queued = False

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Final
 
-__all__ = ["RETRY_CAP_S", "RETRY_JITTER", "rejection_delay_ms", "retry_delay_ms"]
+__all__ = ["RETRY_CAP_S", "RETRY_JITTER", "Refusals", "rejection_delay_ms", "retry_delay_ms"]
 
 RETRY_CAP_S: Final = 300.0
 RETRY_JITTER: Final = 0.10
@@ -12,6 +12,10 @@ _REJECTION_BASE_MS: Final = 10_000
 _REJECTION_CAP_MS: Final = 300_000
 # Doubling more often than this changes nothing under any cap in use, and would overflow a float.
 _MAX_DOUBLINGS: Final = 512
+
+_REFUSAL_BASE_S: Final = 0.1
+_REFUSAL_CAP_S: Final = 10.0
+_REFUSALS_KEPT: Final = 1000
 
 
 def retry_delay_ms(
@@ -37,3 +41,22 @@ def rejection_delay_ms(rejections: int) -> int:
     if rejections < 1:
         raise ValueError(f"rejections count from 1, got {rejections}")
     return min(_REJECTION_CAP_MS, _REJECTION_BASE_MS << min(rejections - 1, 5))
+
+
+class Refusals:
+    """How often the store refused something in a row, so that what is hopeless is tried ever more rarely.
+
+    A row ends with three times the longest pause without a refusal.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, float]] = {}
+
+    def pause_s(self, key: str, mono_s: float) -> float:
+        """Note a refusal of `key` and return for how long it is left alone: 0.1 s, doubling, at most 10 s."""
+        count, at_s = self._last.pop(key, (0, mono_s))
+        count = 1 if mono_s - at_s > 3 * _REFUSAL_CAP_S else count + 1
+        self._last[key] = count, mono_s
+        if len(self._last) > _REFUSALS_KEPT:
+            del self._last[next(iter(self._last))]
+        return min(_REFUSAL_CAP_S, _REFUSAL_BASE_S * 2.0 ** min(count - 1, _MAX_DOUBLINGS))

@@ -260,4 +260,3 @@ class Ledger:
         except OSError as error:
             raise ConfigError(f"the ledger cannot be used ({reason}), nor moved aside ({error})") from None
         self.log.error("began a new ledger, the old one is now {place}: {reason}", place=place, reason=reason)
-

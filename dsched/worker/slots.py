@@ -340,9 +340,7 @@ class Slots:
         attempt.closed = True
         self._overdue += 1
         ended = results.timed_out(request, duration_ms)
-        self._ended.append(
-            ended if attempt.cancelled is None else results.cancelled(request, attempt.cancelled, ended)
-        )
+        self._ended.append(ended if attempt.cancelled is None else results.cancelled(request, attempt.cancelled, ended))
         self.log.info(
             "attempt {attempt} of {task_id} timed out after {timeout_s} s",
             attempt=request.attempt,

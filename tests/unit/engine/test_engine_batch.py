@@ -451,6 +451,7 @@ def test_a_refused_rescue_from_a_process_that_was_replaced() -> None:
     refuse_twice(bench)
     again = bench.worker("w1", 2, "i2")
     assert bench.refusals == 1
+    bench.advance(0.1)
     assert bench.outcomes(f"{run_id}:0") == ["LOST"] and bench.outcomes(f"{run_id}:1") == ["LOST"]
     for request in list(again.requests):
         again.succeed(request)
@@ -464,6 +465,7 @@ def test_a_refused_dispatch_is_made_again_and_not_sent_twice() -> None:
     refuse_twice(bench)
     worker = bench.worker()
     assert bench.refusals == 1
+    bench.advance(0.1)
     assert worker.task_ids == [f"{run_id}:0"] and worker.session.load == 1 and worker.session.sent_bytes == 0
     worker.succeed(worker.requests[0])
     assert bench.status(run_id) == "SUCCESS"

@@ -1,9 +1,12 @@
 """What a newcomer broke: small things, each for its whole kind."""
 
+from dataclasses import replace
+
 import pytest
 
-from dsched.engine.changes import Close
+from dsched.engine.changes import Batch, Close
 from dsched.engine.definition import RunRequest
+from dsched.engine.settings import EngineSettings
 from dsched.engine.split import split
 from dsched.errors import BatchRefused, InvalidValue
 from dsched.model.ids import check_name
@@ -92,3 +95,58 @@ def test_results_that_came_while_a_batch_of_their_run_was_refused_are_brought_ag
     again = bench.register("w1").resume(2, results=[response(second, success=True)])
     assert again.session.load == 0
     assert bench.status(run_id) == "PARTIAL"
+
+
+@pytest.mark.parametrize("state", ["PENDING", "DISPATCHED", "RUNNING"])
+def test_a_run_of_which_the_store_refuses_everything_is_tried_ever_more_rarely(state: str) -> None:
+    bench = EngineBench(settings=replace(EngineSettings(), resume_grace_s=0.0))
+    if state != "PENDING":
+        worker = bench.worker(slots=1)
+    bench.job(timeout=10)
+    run_id = bench.run()
+    if state == "RUNNING":
+        worker.start(worker.requests[0])
+    refused: list[float] = []
+
+    def refuse(batch: Batch) -> bool:
+        hit = any(row.run_id == run_id for row in batch.tasks_set)
+        if hit and (not refused or refused[-1] != bench.mono_s):
+            refused.append(bench.mono_s)
+        return hit
+
+    bench.refuse = refuse
+    if state == "PENDING":
+        worker = bench.worker(slots=1)
+    other = bench.worker("w2", slots=1)
+    for _ in range(120):
+        bench.advance(1.0)
+        worker.beat()
+        other.beat()
+    assert 1 <= len(refused) <= 30
+    bench.refuse = lambda batch: False
+    bench.advance(11.0)
+    if state == "RUNNING":
+        bench.advance(30.0)  # the retry after its timeout
+    newest = max((one.requests[-1] for one in (worker, other) if one.requests), key=lambda request: request.attempt)
+    (other if newest in other.requests else worker).succeed(newest)
+    assert bench.status(run_id) == "SUCCESS"
+
+
+def test_a_job_of_which_the_store_refuses_every_due_is_tried_ever_more_rarely() -> None:
+    bench = EngineBench()
+    bench.job(trigger={"type": "interval", "seconds": 1000})
+    refused: list[float] = []
+
+    def refuse(batch: Batch) -> bool:
+        if batch.dues:
+            refused.append(bench.mono_s)
+        return bool(batch.dues)
+
+    bench.refuse = refuse
+    bench.advance(1100.0)
+    assert 3 <= len(refused) <= 50
+    bench.refuse = lambda batch: False
+    bench.advance(1000.0)
+    job = bench.store.job("job")
+    assert job is not None and job.next_due is not None and job.next_due > bench.wall_ms
+    assert len(bench.store.runs(10, None, {"job": "job"}).items) == 1
