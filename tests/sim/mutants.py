@@ -168,13 +168,13 @@ MUTANTS = (
     Mutant(
         "a restart forgets waits",
         _RECOVERY,
-        "wait_ms = min((task.not_before_ms or 0) - now.wall_ms, 330_000)",
+        "wait_ms = max(min((task.not_before_ms or 0) - now.wall_ms, 330_000), pause_s * 1000)",
         "wait_ms = 0",
     ),
     Mutant(
         "a restart forgets what was dispatched",
         _RECOVERY,
-        "        self._membership.await_return(task, now, grace_s)\n",
+        "        self._membership.await_return(task, now, grace_s, pause_s)\n",
         "        return\n",
     ),
     Mutant(
