@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 
 from dsched.engine.changes import Batch
@@ -21,28 +20,10 @@ from dsched.model.rows import LeaderRow
 from dsched.store.adoption import Column, adopt
 from dsched.store.migrations import Migration, apply, load_migrations, outstanding
 from dsched.store.reads import SqlReads
-from dsched.store.statements import (
-    ATTEMPT,
-    JOB,
-    LEADER,
-    LOG,
-    OPEN_TASK,
-    RUN,
-    TASK,
-    WORKER,
-    Bulk,
-    Table,
-    bulk_dues,
-    bulk_insert,
-    bulk_update,
-    chunk_sizes,
-    guard_leader,
-    where_in,
-)
+from dsched.store.statements import LEADER, OPEN_TASK, TASK, Table
+from dsched.store.writes import Writes
 
 __all__ = ["SqliteStore"]
-
-R = TypeVar("R", bound=tuple[Any, ...])
 
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
 _CONTENT: Final = (
@@ -55,16 +36,6 @@ _CONTENT: Final = (
 )
 _MARK: Final = "?"
 _MOST_ROWS: Final = 512  # per statement: beyond it nothing gets faster, and the first use of a text gets slower
-
-_GUARD: Final = guard_leader(_MARK)
-_INSERT: Final = {table.name: bulk_insert(table, _MARK) for table in (JOB, RUN, TASK, ATTEMPT, LOG)}
-_REPLACE_WORKER: Final = bulk_insert(WORKER, _MARK, "REPLACE")
-_UPDATE: Final = {table.name: bulk_update(table, _MARK) for table in (JOB, RUN, TASK)}
-_VALUES: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {
-    table.name: table.picker(*table.mutable, table.key) for table in (JOB, RUN, TASK)
-}
-_MOVE_DUES: Final = bulk_dues(_MARK)
-_DELETE_JOBS: Final = where_in("DELETE FROM job", "name", _MARK)
 
 
 class _Connection:
@@ -146,7 +117,7 @@ class SqliteStore(SqlReads):
         self._busy_timeout_s = busy_timeout_s
         self._migrations = load_migrations("sqlite") if migrations is None else tuple(migrations)
         self._file: tuple[int, int] | None = None
-        self._variables = 999  # values that a statement may take; the writer's connection tells
+        self._writes = Writes(_MARK, most_rows=_MOST_ROWS, variables=999)
         self._writer = _Connection(self._connect_writer)
         self._reader = _Connection(self._connect_reader)
 
@@ -208,7 +179,7 @@ class SqliteStore(SqlReads):
         except BaseException:
             database.close()
             raise
-        self._variables = database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
+        self._writes.variables = database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
         self._file = self._identity()
         return database
 
@@ -333,49 +304,15 @@ class SqliteStore(SqlReads):
         with self._writer.use() as database:
             self._check_file()
             database.execute("BEGIN IMMEDIATE")
-            guard = (batch.number, batch.last_id, batch.last_fence, batch.epoch, batch.number)
-            if database.execute(_GUARD, guard).rowcount != 1:
+
+            def execute(text: str, values: Sequence[Any]) -> int:
+                return database.execute(text, values).rowcount
+
+            if not self._writes.take_turn(execute, batch):
                 raise EpochLost(f"epoch {batch.epoch} does not lead with batch {batch.number - 1}", epoch=batch.epoch)
             if not batch.is_empty():
-                self._write(database, batch)
+                self._writes.write(execute, batch)
             database.execute("COMMIT")
-
-    def _write(self, database: sqlite3.Connection, batch: Batch) -> None:
-        if batch.jobs_gone:
-            self._bulk(database, _DELETE_JOBS, [(name,) for name in batch.jobs_gone])
-        self._insert(database, JOB, batch.jobs_new)
-        self._insert(database, RUN, batch.runs_new)
-        self._insert(database, TASK, batch.tasks_new)
-        self._update(database, JOB, batch.jobs_set)
-        self._bulk(database, _MOVE_DUES, batch.dues)
-        self._update(database, RUN, batch.runs_set)
-        self._update(database, TASK, batch.tasks_set)
-        self._insert(database, ATTEMPT, batch.attempts)
-        self._insert(database, LOG, batch.logs)
-        self._bulk(database, _REPLACE_WORKER, batch.workers)
-
-    def _insert(self, database: sqlite3.Connection, table: Table[R], rows: Sequence[R]) -> None:
-        if rows:
-            self._bulk(database, _INSERT[table.name], rows)
-
-    def _update(self, database: sqlite3.Connection, table: Table[R], rows: Sequence[R]) -> None:
-        if not rows:
-            return
-        matched = self._bulk(database, _UPDATE[table.name], list(map(_VALUES[table.name], rows)))
-        if matched != len(rows):
-            raise BatchRefused(
-                f"version: {len(rows) - matched} of {len(rows)} rows of {table.name} are not stored with the version "
-                f"before; the first is {getattr(rows[0], table.key)!r}"
-            )
-
-    def _bulk(self, database: sqlite3.Connection, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Run a statement for all rows; return how many rows it touched."""
-        touched = start = 0
-        for size in chunk_sizes(len(rows), min(_MOST_ROWS, self._variables // bulk.width)):
-            values = list(chain.from_iterable(rows[start : start + size]))
-            touched += database.execute(bulk.text(size), values).rowcount
-            start += size
-        return touched
 
 
 def _code(error: BaseException) -> int:
