@@ -53,6 +53,18 @@ install_venv_package() {
     install_package "$package" "$1 cannot make virtual environments"
 }
 
+# The tests start a server of their own; that of the package, if it starts, is stopped and not used. A server elsewhere,
+# named by DSCHED_TEST_MYSQL_URL, does not replace it: some tests kill theirs.
+has_mariadb() {
+    PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v mariadbd >/dev/null
+}
+if [ "$extra" = test ] && ! has_mariadb; then
+    install_package mariadb-server "the tests need mariadbd"
+    if command -v systemctl >/dev/null && systemctl is-system-running >/dev/null 2>&1; then
+        systemctl disable --now mariadb >/dev/null 2>&1 || true
+    fi
+fi
+
 # The commands of the README are run as they stand.
 if [ "$extra" = test ] && ! command -v curl >/dev/null; then
     install_package curl "the tests need curl"

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from dsched.errors import ConfigError
 from dsched.store.statements import TASK
 
-__all__ = ["Column", "adopt"]
+__all__ = ["Column", "adopt", "missing", "missing_keys", "objections"]
 
 _KEYS: Final = ("job_id", "task_id")
 _TIMES: Final = frozenset({"create_time", "update_time"})
@@ -31,7 +31,7 @@ class Column(NamedTuple):
 
     @property
     def keeps_text(self) -> bool:
-        """Tell whether text that looks like a number stays text (SQLite's rule of affinity)."""
+        """Tell whether text that looks like a number stays text (SQLite's rule of affinity, good for others too)."""
         kind = self.type.upper()
         return "INT" not in kind and (not kind or any(word in kind for word in ("CHAR", "CLOB", "TEXT", "BLOB")))
 
@@ -42,22 +42,30 @@ def adopt(
     wanted: Sequence[Column],
     unique: Iterable[tuple[str, ...]],
 ) -> None:
-    """Add to `schedule_job` what it lacks of `wanted`, inside the transaction that the caller began.
+    """Add to `schedule_job` what it lacks of `wanted`, inside the transaction that the caller began; for SQLite.
 
     `unique` are the column groups that are unique already. Raises `ConfigError` with every reason why new tasks could
     not be written to the table; duplicates in a key surface as the database's own error.
     """
-    problems = [*_problems(existing, wanted)]
+    problems = [*objections(existing, wanted)]
     if problems:
         raise ConfigError(*(f"table schedule_job cannot be taken over: {problem}" for problem in problems))
+    for column in missing(existing, wanted):
+        execute(f"ALTER TABLE {TASK.name} ADD COLUMN {_declare(column)}")
+    for key in missing_keys(unique):
+        execute(f"CREATE UNIQUE INDEX schedule_job_{key} ON {TASK.name} ({key})")
+
+
+def missing(existing: Sequence[Column], wanted: Sequence[Column]) -> list[Column]:
+    """Return the columns of `wanted` that the table lacks."""
     have = {column.name for column in existing}
-    for column in wanted:
-        if column.name not in have:
-            execute(f"ALTER TABLE {TASK.name} ADD COLUMN {_declare(column)}")
+    return [column for column in wanted if column.name not in have]
+
+
+def missing_keys(unique: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return the columns that must be unique each and are not yet, where `unique` are the groups that are."""
     known = set(unique)
-    for key in _KEYS:
-        if (key,) not in known:
-            execute(f"CREATE UNIQUE INDEX schedule_job_{key} ON {TASK.name} ({key})")
+    return [key for key in _KEYS if (key,) not in known]
 
 
 def _declare(column: Column) -> str:
@@ -67,7 +75,8 @@ def _declare(column: Column) -> str:
     return f"{text} NOT NULL DEFAULT {column.default}"
 
 
-def _problems(existing: Sequence[Column], wanted: Sequence[Column]) -> Iterable[str]:
+def objections(existing: Sequence[Column], wanted: Sequence[Column]) -> Iterable[str]:
+    """Yield every reason why new tasks could not be written to the table, whatever is added to it."""
     have = {column.name for column in existing}
     for key in _KEYS:
         if key not in have:

@@ -1,35 +1,40 @@
-"""Store URLs: `sqlite:///PATH` and `memory:`."""
+"""Store URLs: `sqlite:///PATH`, `mysql://…` and `memory:`."""
 
+import os
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dsched.errors import ConfigError
 from dsched.store.interface import Store
 from dsched.store.memory import MemoryStore
+from dsched.store.mysql import MySqlStore, parse_url
 from dsched.store.sqlite import SqliteStore
 
 __all__ = ["open_store"]
 
 _ALLOWED = "sqlite:///PATH (four slashes before an absolute path)"
+_KINDS = f"{_ALLOWED} or mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE"
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, environ: Mapping[str, str] = os.environ) -> Store:
     """Return the store that `url` names, not opened yet.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db`, both with `?synchronous=FULL` (the default: a commit survives a
-    power cut) or `NORMAL` (only a crash); `memory:` forgets everything with the process and is for tests and
-    simulation. Raises `ConfigError`, which says what is allowed and repeats no password.
+    power cut) or `NORMAL` (only a crash); `mysql://…` as in `dsched.store.mysql.address`, its password perhaps from
+    `environ`; `memory:` forgets everything with the process and is for tests and simulation. Raises `ConfigError`,
+    which says what is allowed and repeats no password.
     """
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"store: not a URL ({error}); use {_ALLOWED}") from None
+        raise ConfigError(f"store: not a URL ({error}); use {_KINDS}") from None
     if parts.scheme == "sqlite":
         return _sqlite(url)
     if parts.scheme == "memory" and url == "memory:":
         return MemoryStore()
     if parts.scheme == "mysql":
-        raise ConfigError(f"store: mysql:// is not in this version yet; use {_ALLOWED}")
-    raise ConfigError(f"store: unknown kind {parts.scheme[:20]!r}; use {_ALLOWED}")
+        return MySqlStore(parse_url(url, environ))
+    raise ConfigError(f"store: unknown kind {parts.scheme[:20]!r}; use {_KINDS}")
 
 
 def _sqlite(url: str) -> SqliteStore:

@@ -1,7 +1,6 @@
 """The stores under test, and rows to put into them. A new kind of store joins by one more entry in `FACTORIES`."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,12 @@ from dsched.model.rows import AttemptRow, JobRow, LogRow, RunRow, TaskRow, Worke
 from dsched.store.interface import Store
 from dsched.store.memory import MemoryStore
 from dsched.store.sqlite import SqliteStore
+from dsched.store.url import open_store
 
-FACTORIES: dict[str, Callable[[Path], Store]] = {
-    "memory": lambda folder: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore(str(folder / "store.db")),
+FACTORIES: dict[str, Callable[[pytest.FixtureRequest], Store]] = {
+    "memory": lambda request: MemoryStore(),
+    "sqlite": lambda request: SqliteStore(str(request.getfixturevalue("tmp_path") / "store.db")),
+    "mariadb": lambda request: open_store(request.getfixturevalue("mysql_url")),
 }
 
 
@@ -79,8 +80,8 @@ def leader_of() -> type[Leader]:
 
 
 @pytest.fixture(params=sorted(FACTORIES))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    store = FACTORIES[request.param](tmp_path)
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    store = FACTORIES[request.param](request)
     store.open()
     yield store
     store.close()

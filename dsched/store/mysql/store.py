@@ -1,0 +1,212 @@
+"""The store in a MySQL or MariaDB database; see `docs/mysql.md` for what it needs of the server."""
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, Final
+
+from dsched.engine.changes import Batch
+from dsched.errors import BatchRefused, ConfigError, EpochLost, StoreUnavailable
+from dsched.model.rows import LeaderRow
+from dsched.model.task import OPEN, TaskState
+from dsched.store.migrations import Migration, load_migrations
+from dsched.store.mysql.connection import Connections, MySqlSettings, connect
+from dsched.store.mysql.faults import DRIVER_ERRORS, refusal
+from dsched.store.mysql.runner import Runner
+from dsched.store.mysql.schema import migrate, needs_migration
+from dsched.store.mysql.statements import MARK, MySqlWrites
+from dsched.store.reads import SqlReads
+from dsched.store.statements import LEADER
+
+__all__ = ["MySqlStore"]
+
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
+_OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0)}
+_STATEMENT_LIMIT_S: Final = 60
+"""When the server itself ends a read: long after whoever asked has gone, long enough to load what is active."""
+_MIGRATION_LIMIT_S: Final = 3600.0
+_OPEN_TASK: Final = (
+    "status IN (" + ", ".join(f"'{state.value}'" for state in TaskState if state in OPEN) + ") AND version > 0"
+)
+"""Open tasks, from the index alone. Adopted rows have version 0, all others more."""
+
+
+class MySqlStore(SqlReads):
+    """A store in one database; the contract is `dsched.store.interface.Store`.
+
+    Every thread that calls gets a connection of its own, and one more if it both reads and writes. A wait for the
+    server ends after `reader_s` or `writer_s` seconds, a wait for a lock after `lock_wait_s`. `rng` and `sleep` are for
+    the pauses after deadlocks. `migrations` are for tests.
+    """
+
+    def __init__(
+        self,
+        settings: MySqlSettings,
+        *,
+        readers: int = 3,
+        reader_s: float = 5.0,
+        writer_s: float = 10.0,
+        lock_wait_s: int = 2,
+        migrations: Sequence[Migration] | None = None,
+        rng: random.Random | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(MARK)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = f"mysql://{settings.user}@{host}:{settings.port}/{settings.database}"
+        self.readers = readers
+        self._settings = settings
+        self._context = settings.context()
+        self._lock_wait_s = lock_wait_s
+        self._migrations = load_migrations("mysql") if migrations is None else tuple(migrations)
+        self._writes = MySqlWrites()
+        self._readers = Connections(
+            settings, timeout_s=reader_s, context=self._context, opened=self._prepare_reader
+        )  # fmt: skip
+        self._writers = Connections(
+            settings, timeout_s=writer_s, context=self._context, opened=self._prepare_writer
+        )  # fmt: skip
+        rng = rng if rng is not None else random.Random()
+        self._looks = Runner(self._readers, rng=rng, sleep=sleep)
+        self._runner = Runner(self._writers, rng=rng, sleep=sleep)
+
+    # -- connections
+
+    def open(self) -> None:
+        """Connect, and bring the schema up to date.
+
+        Raises `ConfigError` where waiting cannot help: login, rights, no such database, an old server.
+        """
+        self._readers.open()
+        self._writers.open()
+        try:
+            with self._readers.lend():
+                cursor = self._readers.mine().cursor()
+                _check_version(cursor)
+                outstanding = needs_migration(cursor, self._migrations, self.url)
+                self._readers.mine().rollback()
+            if outstanding:
+                with closing(connect(self._settings, timeout_s=_MIGRATION_LIMIT_S, context=self._context)) as own:
+                    migrate(own, self._migrations, self.url)
+        except DRIVER_ERRORS as error:
+            self.close()
+            raise refusal(error, self.url) from error
+        except RuntimeError as error:
+            # What the driver says when a login needs a package that is not there.
+            self.close()
+            raise ConfigError(f"store: {self.url}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close every connection; idempotent. Waits for what runs, within its time limit."""
+        self._readers.close()
+        self._writers.close()
+
+    def _prepare_reader(self, connection: Any) -> None:
+        cursor = connection.cursor()
+        # One look is several statements and must see one state.
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        is_maria = "MariaDB" in connection.get_server_info()
+        limit = f"max_statement_time = {_STATEMENT_LIMIT_S}"
+        if not is_maria:
+            limit = f"max_execution_time = {_STATEMENT_LIMIT_S * 1000}"
+        cursor.execute(f"SET SESSION lock_wait_timeout = {self._lock_wait_s}, {limit}")
+
+    def _prepare_writer(self, connection: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute(
+            f"SET SESSION lock_wait_timeout = {self._lock_wait_s}, innodb_lock_wait_timeout = {self._lock_wait_s}"
+        )
+        cursor.execute("SELECT @@max_allowed_packet")
+        [self._writes.packet] = cursor.fetchone()
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[..., Any]]:
+        """Lend `execute` of this thread's reading connection for one consistent look."""
+        with self._looks.reading() as execute:
+            yield execute
+
+    # -- leadership
+
+    def leader(self) -> LeaderRow:
+        """Return the leader row. After a COMMIT without an answer it waits until the server has decided about that."""
+        if not self._runner.is_unsure:
+            return super().leader()
+
+        def read(execute: Any) -> LeaderRow:
+            return LeaderRow._make(execute(LEADER.select("FOR UPDATE"), ()).fetchone())
+
+        row = self._runner.write(read)
+        self._runner.is_unsure = False
+        return row
+
+    def take_leadership(self, seen: LeaderRow, owner: str, address: str, admin_url: str) -> LeaderRow | None:
+        """Raise the epoch by one if the row is as `seen`, else return None."""
+
+        def take(execute: Any) -> LeaderRow | None:
+            now = LeaderRow._make(execute(LEADER.select("FOR UPDATE"), ()).fetchone())
+            if (now.epoch, now.renewal) != (seen.epoch, seen.renewal):
+                return None
+            highest_id = execute("SELECT coalesce(max(job_id), 0) FROM schedule_job", ()).fetchone()[0]
+            # By status the index gives each maximum at once, over any history.
+            fences = execute("SELECT status, max(fence) FROM schedule_job GROUP BY status", ()).fetchall()
+            row = LeaderRow(
+                now.epoch + 1, 0, now.renewal + 1, owner, address, admin_url,
+                max(now.last_id, highest_id), max([now.last_fence, *(fence for _, fence in fences)]),
+            )  # fmt: skip
+            changes = ", ".join(f"{name} = {MARK}" for name in LEADER.columns)
+            execute(f"UPDATE leader SET {changes}", row)
+            return row
+
+        return self._runner.write(take)
+
+    def resign(self, epoch: int) -> None:
+        """Let the next core lead at once, if `epoch` still leads."""
+        text = f"UPDATE leader SET owner = '', renewal = renewal + 1 WHERE epoch = {MARK}"
+        self._runner.write(lambda execute: execute(text, (epoch,)))
+
+    # -- writes
+
+    def commit(self, batch: Batch) -> None:
+        """Write all of `batch`, or nothing of it."""
+
+        def write(run: Any) -> None:
+            def execute(text: Any, values: Sequence[Any]) -> int:
+                count: int = run(text, values).rowcount
+                return count
+
+            if not self._writes.take_turn(execute, batch):
+                raise EpochLost(f"epoch {batch.epoch} does not lead with batch {batch.number - 1}", epoch=batch.epoch)
+            if not batch.is_empty():
+                self._writes.write(execute, batch)
+
+        try:
+            self._runner.write(write)
+        except (StoreUnavailable, BatchRefused, EpochLost):
+            raise
+        except (OverflowError, ValueError) as error:
+            raise BatchRefused(str(error)) from error
+
+    # -- reads
+
+    def open_counts(self) -> Mapping[str, int]:
+        """Return how many tasks there are in each status that is not terminal."""
+        with self.reading() as execute:
+            text = f"SELECT status, count(*) FROM schedule_job WHERE {_OPEN_TASK} GROUP BY status"
+            return dict(execute(text).fetchall())
+
+
+def _check_version(cursor: Any) -> None:
+    cursor.execute("SELECT version()")
+    [text] = cursor.fetchone()
+    kind = "MariaDB" if "mariadb" in text.lower() else "MySQL"
+    match = _VERSION.match(text)
+    found = (int(match[1]), int(match[2])) if match else (0, 0)
+    if found < _OLDEST[kind]:
+        wanted = " or ".join(f"{name} {a}.{b}" for name, (a, b) in _OLDEST.items())
+        raise ConfigError(f"store: the server is {kind} {text}; dsched needs {wanted} or newer")
