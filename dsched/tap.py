@@ -214,9 +214,9 @@ class CoreRole:
         settings, engine = options.settings
         clock = _new_clock()
         with _refusing(CoreOptions.role):
-            store = open_store(settings.store)
+            store = open_store(settings.store, os.environ)
         writer = PoolThreads(clock.reactor, "dsched-store-writer")
-        reader = PoolThreads(clock.reactor, "dsched-store-reader")
+        reader = PoolThreads(clock.reactor, "dsched-store-reader", store.readers)
         told = {"address": settings.worker_address, "admin_url": settings.url}
         # Whoever has bound this very address on this host is the successor of whoever had it before.
         identity = f"{host_identity()}/{settings.listen}"

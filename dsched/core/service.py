@@ -33,6 +33,8 @@ from dsched.store.interface import Store
 __all__ = ["CoreService", "Election", "Victory"]
 
 RETRY_S = 1.0
+READ_LIMIT_S = 5.0
+"""How long a request waits for one look into the store, its turn included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class CoreService(Service):
 
     async def _live(self) -> None:
         try:
-            await self._writer.run(self._store.open)
+            await self._open_store()
             self._port = await self._endpoint.listen(self._factory)
         except Exception as error:
             self.started.errback(error)
@@ -157,6 +159,16 @@ class CoreService(Service):
             self.log.error("the term {epoch} has ended: {reason}", epoch=self._leader.epoch, reason=str(reason))
             self._end_term(reason)
             await self._clock.sleep(RETRY_S)
+
+    async def _open_store(self) -> None:
+        while True:
+            try:
+                await self._writer.run(self._store.open)
+            except StoreUnavailable as error:
+                self.log.warn("the store cannot be opened yet: {error}", error=error.message)  # noqa: G010
+                await self._clock.sleep(RETRY_S)
+            else:
+                return
 
     def _died(self, failure: Any) -> None:
         if not failure.check(CancelledError):
@@ -245,7 +257,7 @@ class CoreService(Service):
     async def _stored(self, run_ids: Sequence[str]) -> dict[str, RunRow]:
         if not run_ids:
             return {}
-        rows = await self._reader.run(self._store.runs_by_id, run_ids)
+        rows = await self._read(self._store.runs_by_id, run_ids)
         return {row.run_id: row for row in rows}
 
     async def cancel_run(self, run_id: str) -> dict[str, Any]:
@@ -257,7 +269,7 @@ class CoreService(Service):
             except NotFound:
                 # There never was one, or it has ended, or ends in a commit that is under way and may yet be refused.
                 await term.journal.settled()
-                row = await self._reader.run(self._store.run, run_id)
+                row = await self._read(self._store.run, run_id)
                 if row is None:
                     raise NotFound("run", run_id) from None
                 if RunState(row.status).is_terminal:
@@ -268,16 +280,29 @@ class CoreService(Service):
 
     # -- reads
 
+    async def _read(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what the store says; raises `StoreUnavailable` when that takes too long."""
+        answer = self._reader.run(function, *args)
+        timer = self._clock.call_later(READ_LIMIT_S, answer.cancel)
+        try:
+            return await answer
+        except CancelledError:
+            if self._clock.is_pending(timer):
+                raise  # It was not our timer: whoever asked has gone.
+            raise StoreUnavailable(f"the store did not answer within {READ_LIMIT_S:g} s; try again later") from None
+        finally:
+            self._clock.cancel(timer)
+
     async def job(self, name: str) -> dict[str, Any]:
         """Return a job."""
-        row = await self._reader.run(self._store.job, name)
+        row = await self._read(self._store.job, name)
         if row is None:
             raise NotFound("job", name)
         return job_view(row)
 
     async def jobs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List jobs."""
-        page = await self._reader.run(self._store.jobs, limit, cursor, filters)
+        page = await self._read(self._store.jobs, limit, cursor, filters)
         return {"items": [job_view(row) for row in page.items], "next": page.next}
 
     async def run(self, run_id: str, wait_s: float) -> dict[str, Any]:
@@ -287,7 +312,7 @@ class CoreService(Service):
             # The wait begins before the look, so that an end in between is not missed.
             term = self._term
             waiter = term.wait_for_run(run_id) if term is not None and wait_s > 0 else None
-            row = await self._reader.run(self._store.run, run_id)
+            row = await self._read(self._store.run, run_id)
             left_s = deadline_s - self._clock.monotonic()
             if row is None or RunState(row.status).is_terminal or left_s <= 0 or waiter is None:
                 if waiter is not None and not waiter.called:
@@ -311,26 +336,26 @@ class CoreService(Service):
     async def _run_view(self, row: RunRow) -> dict[str, Any]:
         counts: Mapping[str, Mapping[str, int]] = {}
         if row.counts is None:
-            counts = await self._reader.run(self._store.task_counts, [row.run_id])
+            counts = await self._read(self._store.task_counts, [row.run_id])
         return run_view(row, counts.get(row.run_id, {}))
 
     async def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List runs, newest first."""
-        page = await self._reader.run(self._store.runs, limit, cursor, filters)
+        page = await self._read(self._store.runs, limit, cursor, filters)
         open_ids = [row.run_id for row in page.items if row.counts is None]
-        counts = await self._reader.run(self._store.task_counts, open_ids) if open_ids else {}
+        counts = await self._read(self._store.task_counts, open_ids) if open_ids else {}
         return {"items": [run_view(row, counts.get(row.run_id, {})) for row in page.items], "next": page.next}
 
     async def tasks(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List the tasks of a run by shard item."""
-        if await self._reader.run(self._store.run, run_id) is None:
+        if await self._read(self._store.run, run_id) is None:
             raise NotFound("run", run_id)
-        page = await self._reader.run(self._store.tasks_of, run_id, limit, cursor, filters)
+        page = await self._read(self._store.tasks_of, run_id, limit, cursor, filters)
         return {"items": [await self._task_view(row) for row in page.items], "next": page.next}
 
     async def task(self, task_id: str) -> dict[str, Any]:
         """Return a task with its attempts."""
-        row = await self._reader.run(self._store.task, task_id)
+        row = await self._read(self._store.task, task_id)
         if row is None:
             raise NotFound("task", task_id)
         return await self._task_view(row)
@@ -339,7 +364,7 @@ class CoreService(Service):
         # The first attempt is in the task's own row unless it ended without ending the task.
         attempts = []
         if row.attempt > 1 or (row.attempt == 1 and row.status == RunState.PENDING.value):
-            attempts = await self._reader.run(self._store.attempts, row.task_id)
+            attempts = await self._read(self._store.attempts, row.task_id)
         return task_view(row, attempts)
 
     def workers(self) -> list[dict[str, Any]]:

@@ -1,10 +1,9 @@
-"""The two threads that talk to the store: one writes, one reads, so that no reader holds up a commit."""
+"""The threads that talk to the store: one writes, others read, so that no reader holds up a commit."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 __all__ = ["PoolThreads", "Threads"]
@@ -24,22 +23,34 @@ class Threads(Protocol):
 
 
 class PoolThreads:
-    """A pool of one thread. Never the reactor's own pool, which name lookups share."""
+    """A pool of `size` threads that stay. Never the reactor's own pool, which name lookups share."""
 
-    def __init__(self, reactor: Any, name: str) -> None:
+    def __init__(self, reactor: Any, name: str, size: int = 1) -> None:
         self._reactor = reactor
-        self._pool = ThreadPool(1, 1, name)
+        self._pool = ThreadPool(size, size, name)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        """Run `function(*args)` in the thread; what was asked first runs first."""
-        return deferToThreadPool(self._reactor, self._pool, function, *args)
+        """Run `function(*args)` in a thread; what was asked first begins first.
+
+        What is cancelled before it began never does.
+        """
+        done: Deferred[Any] = Deferred()
+
+        def begin() -> Any:
+            return None if done.called else function(*args)
+
+        def tell(success: bool, result: Any) -> None:
+            self._reactor.callFromThread(done.callback if success else done.errback, result)
+
+        self._pool.callInThreadWithCallback(tell, begin)
+        return done
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
         if not self._pool.started:
             self._pool.start()
 
     def stop(self) -> None:
-        """Stop the thread once it has done what it was given."""
+        """Stop the threads once they have done what they were given."""
         if self._pool.started and not self._pool.joined:
             self._pool.stop()

@@ -1,8 +1,8 @@
 """What dsched needs of a store. Every implementation passes the same conformance suite (`tests/store`).
 
-All methods block and run in a thread that the core owns: `commit` and the other writes in one thread, reads in another,
-each with its own connection. Every method may raise `StoreUnavailable`; whether a write that raised it happened is then
-unknown, and `leader()` tells.
+All methods block and run in threads that the core owns: `commit` and the other writes in one, reads in `readers`
+others, each with its own connection. Every method may raise `StoreUnavailable`; whether a write that raised it happened
+is then unknown, and `leader()` tells.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,6 +41,8 @@ class Store(Protocol):
     """A durable store of jobs, runs, tasks and attempts, guarded by the epoch of the leader."""
 
     url: str
+    readers: int
+    """How many threads may read at once to some profit."""
 
     def open(self) -> None:
         """Connect, and bring the schema up to date under a lock. Refuses a schema newer than this code

@@ -91,6 +91,8 @@ _DUE = _Kind(Table("job", DueRow, "name"))
 class MemoryStore:
     """A store in dictionaries; the contract is `dsched.store.interface.Store`. Any thread may call it."""
 
+    readers = 1
+
     def __init__(self, url: str = "memory:") -> None:
         self.url = url
         self._lock = threading.Lock()

@@ -101,6 +101,8 @@ class SqliteStore(SqlReads):
     long a lock of another process is waited for before `StoreUnavailable`. `migrations` are for tests.
     """
 
+    readers = 1
+
     def __init__(
         self,
         path: str,

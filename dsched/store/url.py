@@ -26,8 +26,8 @@ def open_store(url: str, environ: Mapping[str, str] = os.environ) -> Store:
     """
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"store: not a URL ({error}); use {_KINDS}") from None
+    except ValueError:  # whose text may hold a password
+        raise ConfigError(f"store: not a URL; use {_KINDS}") from None
     if parts.scheme == "sqlite":
         return _sqlite(url)
     if parts.scheme == "memory" and url == "memory:":

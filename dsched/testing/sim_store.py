@@ -39,6 +39,7 @@ class SimStore:
 
     def __init__(self, store: Store, node: SimNode, invariants: Invariants, refusals: list[Refusal]) -> None:
         self.url = store.url
+        self.readers = store.readers
         self._store = store
         self._node = node
         self._invariants = invariants

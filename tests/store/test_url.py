@@ -6,6 +6,7 @@ import pytest
 
 from dsched.errors import ConfigError
 from dsched.store.memory import MemoryStore
+from dsched.store.mysql import PASSWORD_VARIABLE, MySqlSettings, parse_url
 from dsched.store.sqlite import SqliteStore
 from dsched.store.url import open_store
 
@@ -34,12 +35,27 @@ def test_memory() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("mysql://user:secret@host/db", "not in this version yet"),
+        ("mysql://user:secret@host:3306", "the database cannot be used"),
+        ("mysql://user:secret@/db", "the host cannot be used"),
+        ("mysql://:secret@host/db", "the user cannot be used"),
+        ("mysql://user:secret@host/a/b", "the database cannot be used"),
+        ("mysql://user:sec/ret@host/db", "the port must be a number"),
+        ("mysql://user:secret@host:99999/db", "the port must be a number"),
+        ("mysql://user:x#secret@host/db", "%23"),
+        ("mysql://user@host/db?password=secret", "takes tls, ca, cert, key, password_file"),
+        ("mysql://user:secret@host/db?tls=maybe", "off, prefer, require, verify"),
+        ("mysql://user:secret@host/db?tls=", "must be given once"),
+        ("mysql://user:secret@host/db?tls=off&ca=x", "which tls=off turns off"),
+        ("mysql://user:secret@host/db?key=x", "key needs cert"),
+        ("mysql://user:secret@host/db?ca=/nowhere/ca.pem", "TLS files cannot be used"),
+        ("mysql://user:secret@host/db?password_file=x", "two passwords"),
+        ("mysql://user@host/db?password_file=/nowhere/secret-file", "cannot be read"),
         ("postgres://user:secret@host/db", "unknown kind 'postgres'"),
         ("dsched.db", "sqlite:///PATH"),
         ("", "sqlite:///PATH"),
         ("memory:x", "sqlite:///PATH"),
         ("http://[secret", "not a URL"),
+        ("mysql://user:secret\u2100@host/db", "not a URL"),
         ("sqlite:dsched.db", "sqlite:///PATH"),
         ("sqlite://dsched.db", "sqlite:///PATH"),
         ("sqlite://host/dsched.db", "sqlite:///PATH"),
@@ -56,4 +72,36 @@ def test_what_cannot_be_used_is_refused_with_what_can(url: str, says: str) -> No
     with pytest.raises(ConfigError) as caught:
         open_store(url)
     assert says in str(caught.value)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(caught.value).replace("secret-file", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "settings"),
+    [
+        ("mysql://u@h/d", ("h", 3306, "u", b"", "d", "prefer")),
+        ("mysql://u:p%40%2F%23%3A%C3%A9@h:33/d", ("h", 33, "u", "p@/#:é".encode(), "d", "prefer")),
+        ("mysql://a%40b@[2001:db8::1]:33/d%20e", ("2001:db8::1", 33, "a@b", b"", "d e", "prefer")),
+        ("mysql://u@localhost/d", ("localhost", 3306, "u", b"", "d", "off")),
+        ("mysql://u@127.0.0.1/d?tls=require", ("127.0.0.1", 3306, "u", b"", "d", "require")),
+        ("mysql://u@h/d?ca=CA&cert=C&key=K", ("h", 3306, "u", b"", "d", "verify", "CA", "C", "K")),
+        ("mysql://u@h/d?tls=require&ca=CA", ("h", 3306, "u", b"", "d", "require", "CA")),
+    ],
+)
+def test_mysql(url: str, settings: tuple[object, ...]) -> None:
+    assert parse_url(url, {}) == MySqlSettings(*settings)  # type: ignore[arg-type]
+
+
+def test_a_password_comes_from_the_url_or_a_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes("dröwssap \n".encode())
+    environ = {PASSWORD_VARIABLE: "from-environ"}
+    assert parse_url("mysql://u:mine@h/d", environ).password == b"mine"
+    assert parse_url(f"mysql://u@h/d?password_file={file}", environ).password == "dröwssap ".encode()
+    assert parse_url("mysql://u@h/d", environ).password == b"from-environ"
+    assert parse_url("mysql://u:@h/d", environ).password == b""
+
+
+def test_what_is_shown_of_a_mysql_store_has_no_password() -> None:
+    store = open_store("mysql://us%40er:secret@host:33/db?tls=require", {})
+    assert store.url == "mysql://us%40er@host:33/db"
+    assert "secret" not in repr(parse_url("mysql://user:secret@host/db", {}))

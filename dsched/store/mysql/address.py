@@ -31,7 +31,7 @@ def parse_url(url: str, environ: Mapping[str, str]) -> MySqlSettings:
     except ValueError:
         port = 0
     if not port:
-        text = "the port must be a number from 1 to 65535, and a / or @ in a password is written %2F or %40"
+        text = "the port must be a number from 1 to 65535; in a password, / ? # @ are written %2F %3F %23 %40"
         raise ConfigError(f"store: {text}; a URL is {_FORM}")
     user = unquote(parts.username or "")
     database = unquote(parts.path[1:])
@@ -41,7 +41,7 @@ def parse_url(url: str, environ: Mapping[str, str]) -> MySqlSettings:
             ("the user", not user or "\0" in user),
             ("the host", not parts.hostname),
             ("the database", not 0 < len(database) <= 64 or any(c in database for c in "/\\.`\0")),
-            ("what follows a # (in a password it is %23)", bool(parts.fragment)),
+            ("what follows a #", bool(parts.fragment)),
         )
         if is_wrong
     ]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final
+from urllib.parse import quote
 
 from dsched.engine.changes import Batch
 from dsched.errors import BatchRefused, ConfigError, EpochLost, StoreUnavailable
@@ -55,7 +56,7 @@ class MySqlStore(SqlReads):
     ) -> None:
         super().__init__(MARK)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = f"mysql://{settings.user}@{host}:{settings.port}/{settings.database}"
+        self.url = f"mysql://{quote(settings.user, safe='')}@{host}:{settings.port}/{quote(settings.database, safe='')}"
         self.readers = readers
         self._settings = settings
         self._context = settings.context()
