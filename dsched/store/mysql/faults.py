@@ -9,7 +9,7 @@ import pymysql
 
 from dsched.errors import ConfigError, DschedError, StoreUnavailable
 
-__all__ = ["DRIVER_ERRORS", "Fault", "code_of", "judge", "refusal", "text_of"]
+__all__ = ["DRIVER_ERRORS", "Fault", "code_of", "is_answer", "judge", "refusal", "text_of", "will_stay"]
 
 DRIVER_ERRORS: Final = (pymysql.err.Error, OSError)
 """What PyMySQL raises when it is the server's, the network's or the statement's fault."""
@@ -57,6 +57,15 @@ _CONTENT: Final = frozenset(
         1064, 1058, 1136, 1436, 1390,  # a statement that cannot be
     }
 )  # fmt: skip
+_PASSING: Final = frozenset(
+    {
+        1021, 1030, 1037, 1038, 1041, 1114, 1135, 1180,  # disk, memory, threads
+        1040, 1203, 1226,  # too many connections
+        1047, 1053, 1077, 1079, 1290, 1792, 1836,  # shutting down, read-only, no quorum
+        1969, 3024,  # took too long
+    }
+)  # fmt: skip
+"""Answers that will be others some time later."""
 _ADVICE: Final = {
     1044: "this user may not use that database: GRANT ALL ON DATABASE.* TO the user",
     1045: "the server refuses this login: look at user, password, and from where the user may log in",
@@ -91,6 +100,17 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, pymysql.err.Error) and len(error.args) > 1:
         return f"{error.args[1]} ({error.args[0]})"
     return str(error) or type(error).__name__
+
+
+def is_answer(error: BaseException) -> bool:
+    """Tell whether the server itself said so, which then has not done what it was asked."""
+    code = code_of(error)
+    return code > 0 and not 2000 <= code < 3000
+
+
+def will_stay(error: BaseException) -> bool:
+    """Tell whether the server has said so and will say so again."""
+    return is_answer(error) and code_of(error) not in _PASSING and judge(error) in (Fault.CONTENT, Fault.AWAY)
 
 
 def _origin(error: BaseException) -> BaseException | None:

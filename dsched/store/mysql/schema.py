@@ -13,7 +13,7 @@ import pymysql
 from dsched.errors import ConfigError, StoreUnavailable
 from dsched.store.adoption import Column, missing, missing_keys, objections
 from dsched.store.migrations import Migration, outstanding
-from dsched.store.mysql.faults import code_of, text_of
+from dsched.store.mysql.faults import code_of, is_answer, text_of, will_stay
 from dsched.store.statements import TASK
 
 __all__ = ["migrate", "needs_migration"]
@@ -22,6 +22,8 @@ _LOCK: Final = "CONCAT('dsched:', SHA1(DATABASE()))"
 _LOCK_WAIT_S: Final = 30
 _DONE_ALREADY: Final = frozenset({1050, 1060, 1061, 1051, 1091})
 """Table, column or key exists; table or key does not exist."""
+_RIGHTS: Final = frozenset({1044, 1142, 1143, 1227, 1370})
+"""What is said about rights has advice of its own."""
 _CREATE: Final = f"CREATE TABLE IF NOT EXISTS {TASK.name} "
 _WANTED: Final = "dsched_wanted"
 _TABLES: Final = (
@@ -83,16 +85,24 @@ def _apply(connection: Any, cursor: Any, migration: Migration) -> None:
             cursor.execute(statement)
         except pymysql.err.MySQLError as error:
             if not (begun and number == first and code_of(error) in _DONE_ALREADY):
-                if code_of(error) < 2000 or code_of(error) > 2999:  # an answer: it was not done
-                    connection.rollback()
-                    _note(cursor, migration.version, number, 0)
-                    connection.commit()
+                _note_failure(connection, cursor, error, migration, number)
                 raise
         _note(cursor, migration.version, number + 1, 0)
         connection.commit()
     cursor.execute("INSERT INTO schema_version (version) VALUES (%s)", (migration.version,))
     cursor.execute("DELETE FROM schema_progress WHERE version = %s", (migration.version,))
     connection.commit()
+
+
+def _note_failure(connection: Any, cursor: Any, error: Exception, migration: Migration, statement: int) -> None:
+    """Remember that a statement was not done, if that is known; raises `ConfigError` if it never can be."""
+    if not is_answer(error):
+        return
+    connection.rollback()
+    _note(cursor, migration.version, statement, 0)
+    connection.commit()
+    if will_stay(error) and code_of(error) not in _RIGHTS:
+        raise ConfigError(f"store: the migration {migration.name} cannot be made: {text_of(error)}") from error
 
 
 def _note(cursor: Any, version: int, statement: int, begun: int) -> None:
@@ -157,7 +167,7 @@ def _adopt(cursor: Any, migration: Migration) -> None:
         try:
             cursor.execute(f"ALTER TABLE {TASK.name} {', '.join(clauses)}")
         except pymysql.err.MySQLError as error:
-            if code_of(error) in (1044, 1142) or code_of(error) >= 2000:
+            if code_of(error) in _RIGHTS or not will_stay(error):
                 raise
             raise _refused(text_of(error)) from error
 

@@ -1,0 +1,292 @@
+"""Schemas on MySQL and MariaDB, where no migration is a transaction: made once, finished after a kill, taken over."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from dsched.errors import ConfigError, StoreUnavailable
+from dsched.store.migrations import Migration, load_migrations
+from dsched.store.mysql import MySqlStore, parse_url
+from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER
+from dsched.testing.mariadb import Databases
+
+REAL = load_migrations("mysql")
+NEWEST = REAL[-1].version
+NEXT = Migration(NEWEST + 1, "x_add.sql", "CREATE TABLE added (x INTEGER);\nINSERT INTO added VALUES (1); -- one\n")
+BROKEN = Migration(NEWEST + 1, "x_broken.sql", "CREATE TABLE added (x INTEGER);\nINSERT INTO nowhere VALUES (1);\n")
+
+LEGACY = """
+CREATE TABLE schedule_job (
+  job_id BIGINT PRIMARY KEY, task_id VARCHAR(128) UNIQUE, job_name VARCHAR(128), params TEXT, sharding_total INT,
+  sharding_item INT, timeout INT, target_worker VARCHAR(64), status VARCHAR(16), retry_count INT, error_msg TEXT,
+  create_time TIMESTAMP DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,
+  update_time TIMESTAMP NULL{extra}
+) {options}
+"""
+OLD_ROWS = [
+    (11, "old-1", "sweep", '{"a":1}', 2, 0, 30, "w1", "SUCCESS", 0, None, "2020-01-01 00:00:00", "2020-01-01 00:00:09"),
+    (12, "old-2", "sweep", "5", 2, 1, 30, None, "RUNNING", 1, "late", "2020-01-01 00:00:00", "2020-01-01 00:00:09"),
+    (13, "old-3", "sweep", None, 1, 0, 30, None, "PENDING", 0, None, "2020-01-01 00:00:00", None),
+]
+
+
+def opened(url: str, *further: Migration) -> MySqlStore:
+    store = MySqlStore(parse_url(url, os.environ), migrations=[*REAL, *further])
+    store.open()
+    return store
+
+
+def schema(databases: Databases, url: str) -> dict[str, Any]:
+    """Return all that a database says about its columns and indexes."""
+    tables = [row[0] for row in databases.execute(url, "SHOW TABLES")]
+    return {
+        table: (
+            databases.execute(url, f"SHOW FULL COLUMNS FROM {table}"),
+            sorted((row[2], row[3], row[4]) for row in databases.execute(url, f"SHOW INDEX FROM {table}")),
+        )
+        for table in tables
+        if table != "schema_progress"
+    }
+
+
+@pytest.fixture(scope="module")
+def fresh(databases: Databases) -> dict[str, Any]:
+    url = databases.fresh()
+    opened(url).close()
+    found = schema(databases, url)
+    databases.drop(url)
+    return found
+
+
+def legacy(databases: Databases, url: str, extra: str = "", options: str = "") -> None:
+    databases.execute(url, LEGACY.format(extra=extra, options=options))
+    names = ", ".join(TASK.columns[:13])
+    for row in OLD_ROWS:
+        values = ", ".join("NULL" if value is None else repr(value) for value in row)
+        databases.execute(url, f"INSERT INTO schedule_job ({names}) VALUES ({values})")
+
+
+def test_numbers_are_whole_and_the_same_as_for_sqlite() -> None:
+    assert [migration.version for migration in REAL] == list(range(1, len(REAL) + 1))
+    assert [migration.name for migration in REAL] == [migration.name for migration in load_migrations("sqlite")]
+
+
+@pytest.mark.parametrize("table", [JOB, RUN, TASK, ATTEMPT, WORKER, LOG, LEADER], ids=lambda table: table.name)
+def test_the_schema_is_what_the_row_types_say(fresh: dict[str, Any], table: Any) -> None:
+    columns = [row for row in fresh[table.name][0] if row[0] != "id"]
+    assert tuple(row[0] for row in columns) == table.columns
+    assert {row[0] for row in columns if row[3] == "YES"} == table.optional
+    assert {row[2] for row in columns} <= {None, "utf8mb4_bin"}
+    assert not any("on update" in row[6].lower() for row in columns)
+
+
+def test_versions_are_recorded_once(databases: Databases, mysql_url: str) -> None:
+    for _ in range(2):
+        opened(mysql_url).close()
+    versions = databases.execute(mysql_url, "SELECT version FROM schema_version ORDER BY version")
+    assert [row[0] for row in versions] == list(range(1, NEWEST + 1))
+    assert databases.execute(mysql_url, "SELECT * FROM schema_progress") == []
+
+
+def test_a_newer_schema_is_refused_and_left_alone(databases: Databases, mysql_url: str) -> None:
+    opened(mysql_url, NEXT).close()
+    before = schema(databases, mysql_url)
+    with pytest.raises(ConfigError, match=f"schema version {NEWEST + 1}, this dsched knows {NEWEST}"):
+        opened(mysql_url)
+    assert schema(databases, mysql_url) == before
+
+
+def test_a_migration_that_fails_goes_on_where_it_failed(databases: Databases, mysql_url: str) -> None:
+    opened(mysql_url).close()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="nowhere"):
+            opened(mysql_url, BROKEN)
+    databases.execute(mysql_url, "CREATE TABLE nowhere (x INTEGER)")
+    opened(mysql_url, BROKEN).close()
+    assert databases.execute(mysql_url, "SELECT * FROM nowhere") == [(1,)]
+
+
+def test_a_table_of_somebody_else_is_in_the_way(databases: Databases, mysql_url: str) -> None:
+    databases.execute(mysql_url, "CREATE TABLE job (mine TEXT)")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="'job' already exists"):
+            opened(mysql_url)
+    databases.execute(mysql_url, "DROP TABLE job")
+    opened(mysql_url).close()
+
+
+@pytest.mark.parametrize("done", range(len(REAL[0].statements())))
+def test_a_migration_that_was_cut_off_is_finished(
+    databases: Databases, mysql_url: str, fresh: dict[str, Any], done: int
+) -> None:
+    """The connection dies after `done` statements; then as if the process had died before it noted the last of them."""
+    first = REAL[0].statements()[:done]
+    cut = Migration(1, "cut.sql", ";\n".join([*first, "KILL CONNECTION CONNECTION_ID()"]) + ";\n")
+    with pytest.raises(StoreUnavailable):
+        MySqlStore(parse_url(mysql_url, os.environ), migrations=[cut]).open()
+    if done and not first[-1].startswith("INSERT"):
+        databases.execute(mysql_url, f"UPDATE schema_progress SET statement = {done - 1}, begun = 1")
+    opened(mysql_url).close()
+    assert schema(databases, mysql_url) == fresh
+    assert databases.execute(mysql_url, "SELECT epoch FROM leader") == [(0,)]
+
+
+# -- several at once, and kills
+
+OPEN = """
+import sys
+from dsched.store.mysql import MySqlStore, parse_url
+store = MySqlStore(parse_url(sys.argv[1], {}))
+print("ready", flush=True)
+sys.stdin.readline()
+store.open()
+store.leader()
+store.close()
+"""
+
+
+def opener(url: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", OPEN, url]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def go(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("start", ["new", "legacy"])
+def test_processes_that_open_at_once_migrate_once(databases: Databases, mysql_url: str, start: str) -> None:
+    if start == "legacy":
+        legacy(databases, mysql_url)
+    processes = [opener(mysql_url) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        go(process)
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+    assert databases.execute(mysql_url, "SELECT count(*) FROM schema_version") == [(NEWEST,)]
+    assert databases.execute(mysql_url, "SELECT epoch FROM leader") == [(0,)]
+
+
+def test_a_process_may_be_killed_at_any_moment_of_a_migration(databases: Databases, fresh: dict[str, Any]) -> None:
+    for wait_s in (0.01, 0.03, 0.06):
+        url = databases.fresh()
+        process = opener(url)
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        go(process)
+        time.sleep(wait_s)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        opened(url).close()
+        assert schema(databases, url) == fresh
+        databases.drop(url)
+
+
+# -- a table that was there before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4",
+        "ENGINE=InnoDB ROW_FORMAT=COMPACT DEFAULT CHARSET=latin1",
+        "ENGINE=MyISAM DEFAULT CHARSET=utf8mb3",
+        "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_unicode_ci",
+    ],
+)
+def test_old_rows_are_kept_and_never_active(
+    databases: Databases, mysql_url: str, rows: Any, leader_of: Any, options: str
+) -> None:
+    legacy(databases, mysql_url, extra=", owner VARCHAR(20) NOT NULL DEFAULT 'ops'", options=options)
+    store = opened(mysql_url)
+    assert store.load_active().tasks == []
+    assert store.open_counts() == {}
+    assert store.statuses(["old-1", "old-2", "old-3"]) == {"old-1": "SUCCESS", "old-2": "RUNNING", "old-3": "PENDING"}
+    for old in OLD_ROWS:
+        task = store.task(old[1])
+        times = tuple(text and f"{text}.000" for text in old[11:])
+        assert task is not None and task[:13] == (*old[:11], *times)
+        assert (task.run_id, task.group_name, task.attempt, task.fence, task.version) == (None, "default", 0, 0, 0)
+    leader = leader_of(store)
+    assert store.leader().last_id == 13
+    new = rows.task(14, params="🦕" * 65_536)
+    leader.commit(runs_new=[rows.run()], tasks_new=[new])
+    assert store.load_active().tasks == [new]
+    done = new._replace(status="SUCCESS", result="🦕\0", update_time="2026-12-01 00:00:00.001", version=2)
+    leader.commit(tasks_set=[done])
+    assert store.task(new.task_id) == done
+    store.close()
+    # Whoever queried the table before still can, with the columns of their own.
+    counted = "SELECT status, COUNT(*) FROM schedule_job WHERE job_name = 'sweep' GROUP BY status"
+    assert dict(databases.execute(mysql_url, counted)) == {"SUCCESS": 1, "RUNNING": 1, "PENDING": 1}
+    owners = databases.execute(mysql_url, "SELECT job_id, owner FROM schedule_job ORDER BY job_id")
+    assert owners == [(n, "ops") for n in (11, 12, 13, 14)]
+
+
+def test_adopted_tables_get_the_columns_and_indexes_of_new_ones(
+    databases: Databases, mysql_url: str, fresh: dict[str, Any]
+) -> None:
+    legacy(databases, mysql_url)
+    opened(mysql_url).close()
+    columns, indexes = schema(databases, mysql_url)["schedule_job"]
+    wanted, keys = fresh["schedule_job"]
+    # The key on task_id has the name that it had.
+    assert len(indexes) == len(keys) and {index for index in indexes if index[0] != "task_id"} <= set(keys)
+    types = {row[0]: (row[1], row[2]) for row in columns}
+    expected = {row[0]: (row[1], row[2]) for row in wanted}
+    assert types == expected | {"job_name": ("varchar(128)", "utf8mb4_bin")}
+
+
+def test_keys_that_were_not_unique_become_so(databases: Databases, mysql_url: str) -> None:
+    databases.execute(
+        mysql_url,
+        "CREATE TABLE schedule_job (job_id INT, task_id TEXT)",
+        "INSERT INTO schedule_job VALUES (1, 'a'), (2, 'b')",
+    )
+    opened(mysql_url).close()
+    found = databases.execute(mysql_url, "SELECT job_id, task_id, params, retry_count FROM schedule_job ORDER BY 1")
+    assert found == [(1, "a", None, 0), (2, "b", None, 0)]
+    with pytest.raises(Exception, match="Duplicate entry"):
+        databases.execute(mysql_url, "INSERT INTO schedule_job (job_id, task_id) VALUES (3, 'a')")
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("CREATE TABLE schedule_job (task_id TEXT)", "no column job_id"),
+        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, tenant TEXT NOT NULL)", "tenant"),
+        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, target_worker TEXT NOT NULL)", "target_worker"),
+        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params DOUBLE)", "params has type double"),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT); INSERT INTO schedule_job VALUES (1,'a'),(1,'b')",
+            "Duplicate entry",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id TEXT, task_id TEXT); INSERT INTO schedule_job VALUES ('x', 'a')",
+            "incorrect INTEGER value",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id INT, task_id TEXT);"
+            "INSERT INTO schedule_job VALUES (1, repeat('x', 5000))",
+            "Data too long",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_written_is_refused_untouched(
+    databases: Databases, mysql_url: str, table: str, says: str
+) -> None:
+    databases.execute(mysql_url, *table.split("; " if "; " in table else ";"))
+    before = databases.execute(mysql_url, "SHOW CREATE TABLE schedule_job")
+    with pytest.raises(ConfigError, match=says):
+        opened(mysql_url)
+    assert databases.execute(mysql_url, "SHOW CREATE TABLE schedule_job") == before
