@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from dsched.client import Client
 from dsched.errors import DschedError
+from dsched.store.mysql import PASSWORD_VARIABLE
 
 __all__ = ["CoreProcess", "RoleFailed", "RoleProcess", "WorkerProcess", "free_port", "role_command", "wait_until"]
 
@@ -170,8 +171,12 @@ class CoreProcess(RoleProcess):
         self.port = free_port()
         self.admin_port = free_port()
         self.store = store or f"sqlite:///{quote(str(folder / 'dsched.db'))}"
-        ports = [f"--listen={_HOST}:{self.port}", f"--admin={_HOST}:{self.admin_port}", f"--store={self.store}"]
-        super().__init__(name, folder, [*ports, *options], environ=environ)
+        ports = [f"--listen={_HOST}:{self.port}", f"--admin={_HOST}:{self.admin_port}"]
+        # Not as an option: every user of the machine can read those, and this may hold a password.
+        told = {"DSCHED_STORE": self.store}
+        if PASSWORD_VARIABLE in os.environ:
+            told[PASSWORD_VARIABLE] = os.environ[PASSWORD_VARIABLE]
+        super().__init__(name, folder, [*ports, *options], environ={**told, **(environ or {})})
         self.client = Client(self.url)
 
     @property

@@ -73,6 +73,14 @@ def test_a_store_can_be_kept_and_used_again(temporary: Path, tmp_path: Path) -> 
     assert (tmp_path / "kept.db").exists()
 
 
+def test_it_does_the_same_in_mysql(temporary: Path, mysql_url: str) -> None:
+    done = demo("--store", mysql_url, temporary=temporary)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"killed worker-\d with SIGKILL while it had shards? \d", done.stdout)
+    assert "the two are equal" in done.stdout
+    assert list(temporary.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -83,7 +91,8 @@ def test_a_store_can_be_kept_and_used_again(temporary: Path, tmp_path: Path) -> 
         ["--workers", "1"],
         ["--path", "/nowhere"],
         ["--path", __file__],
-        ["--store", "mysql://root@localhost/x"],
+        ["--store", "postgres://root@localhost/x"],
+        ["--store", "mysql://root:secret@localhost"],
         ["--nonsense"],
         ["more"],
     ],

@@ -1,5 +1,6 @@
 """The options of `dsched demo`, and what it prints."""
 
+import os
 import sys
 from pathlib import Path
 from urllib.parse import quote
@@ -8,6 +9,8 @@ import click
 
 from dsched.cli.demo.scene import Plan, play
 from dsched.cli.demo.view import open_board
+from dsched.errors import ConfigError
+from dsched.store.mysql import parse_url
 
 __all__ = ["demo"]
 
@@ -24,7 +27,9 @@ _MOST_SHARDS = 10_000
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Count below this folder instead of the standard library.",
 )
-@click.option("--store", metavar="URL", help="Keep the rows in sqlite:///PATH  [default: a temporary file]")
+@click.option(
+    "--store", metavar="URL", help="Keep the rows in sqlite:///PATH or mysql://…  [default: a temporary SQLite file]"
+)
 def demo(workers: int, shards: int, no_kill: bool, path: Path | None, store: str | None) -> None:
     """Count Python sources on several workers, kill one of them in mid-run, and check the answer.
 
@@ -43,7 +48,13 @@ def _absolute(store: str | None) -> str | None:
     """Return the URL with its path seen from here: the core runs in a folder of its own."""
     if store is None:
         return None
+    if store.startswith("mysql://"):
+        try:
+            parse_url(store, os.environ)
+        except ConfigError as error:
+            raise click.UsageError(f"--store: {error.message.removeprefix('store: ')}") from None
+        return store
     kind, separator, path = store.partition(":///")
     if kind != "sqlite" or not path:
-        raise click.UsageError(f"--store {store}: must be sqlite:///PATH")
+        raise click.UsageError("--store: must be sqlite:///PATH or mysql://USER@HOST:PORT/DATABASE")
     return store if path.startswith("/") else f"{kind}{separator}{quote(str(Path.cwd()))}/{path}"

@@ -45,6 +45,7 @@ def test_the_demo_has_the_documented_defaults(monkeypatch: pytest.MonkeyPatch) -
         ("sqlite:///a/b.db", "sqlite:///{here}/a/b.db"),
         ("sqlite:///b.db?synchronous=NORMAL", "sqlite:///{here}/b.db?synchronous=NORMAL"),
         ("sqlite:////a/b.db", "sqlite:////a/b.db"),
+        ("mysql://u:p@h/d?tls=require", "mysql://u:p@h/d?tls=require"),
     ],
 )
 def test_a_store_is_seen_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, used: str) -> None:
@@ -61,7 +62,7 @@ def test_a_path_is_seen_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @pytest.mark.parametrize(
     "options",
     [["--workers", "0"], ["--workers", "51"], ["--workers", "1"], ["--shards", "0"], ["--path", "/nowhere"],
-     ["--store", "x"], ["--store", "sqlite:///"]],
+     ["--store", "x"], ["--store", "sqlite:///"], ["--store", "mysql://u@h"]],
 )  # fmt: skip
 def test_wrong_use_is_refused(options: list[str]) -> None:
     assert CliRunner().invoke(cli, ["demo", *options]).exit_code == 2
