@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -553,6 +554,27 @@ def test_a_commit_waits_for_no_reader(store: MySqlStore, leader: Any, rows: Any)
         assert outcome == [None]
         assert execute("SELECT count(*) FROM job").fetchall() == ((0,),)
     assert store.job("census") == rows.job()
+
+
+def test_a_query_that_hangs_holds_up_nobody_else(mysql_url: str, leader_of: Any, rows: Any) -> None:
+    store = opened(mysql_url, reader_s=1.0)
+    leader = leader_of(store)
+    leader.commit(jobs_new=[rows.job()])
+
+    def hang() -> None:
+        with store.reading() as execute:
+            execute("SELECT sleep(120)")
+
+    with ThreadPoolExecutor(store.readers) as pool:
+        stuck = pool.submit(hang)
+        answers = [pool.submit(store.job, "census") for _ in range(100)]
+        leader.commit(jobs_new=[rows.job("meanwhile")])
+        assert [answer.result(30) for answer in answers] == [rows.job()] * 100
+        assert not stuck.done()
+        with pytest.raises(StoreUnavailable, match="timed out"):
+            stuck.result(30)
+        assert pool.submit(store.job, "meanwhile").result(30) == rows.job("meanwhile")
+    store.close()
 
 
 def plan(store: MySqlStore, text: str, values: Any) -> list[tuple[Any, ...]]:
