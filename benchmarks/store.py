@@ -1,9 +1,14 @@
-"""Measure the SQLite store alone: a task's whole life is four row writes, run and task inserted, then both updated.
+"""Measure a store alone, SQLite or MySQL.
+
+A task's whole life is four row writes: run and task inserted, then both updated.
 
 Each batch is inserted in one transaction and updated in the next, as a busy core does. The last case
 has another thread compute all the while, as a busy reactor does: what is lost there goes to the interpreter's lock.
 
-    python benchmarks/store.py [--batch N] [--tasks N] [--rounds N] [--folder DIR]
+    python benchmarks/store.py [--batch N] [--tasks N] [--rounds N] [--folder DIR | --mysql [URL]]
+
+`--mysql` without a URL starts a MariaDB server for it. There the processor time of the committing thread is of interest
+too: the driver puts the values into the statements.
 
 The last line is JSON.
 """
@@ -15,13 +20,18 @@ import platform
 import sqlite3
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import quantiles
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from dsched.engine.changes import Batch
 from dsched.model.rows import RunRow, TaskRow
+from dsched.store.interface import Store
 from dsched.store.sqlite import SqliteStore
+from dsched.store.url import open_store
+from dsched.testing.mariadb import Databases
 
 SNAPSHOT = json.dumps(
     {"handler": "noop", "timeout": 30, "retries": 3, "retry_backoff": 10, "priority": 0, "group": "default",
@@ -57,21 +67,44 @@ def ended(runs: list[RunRow], tasks: list[TaskRow]) -> tuple[list[RunRow], list[
     )  # fmt: skip
 
 
-def measure(folder: str, synchronous: str, batch: int, total: int) -> dict[str, list[float]]:
-    """Return the seconds of each commit, per stage."""
+@contextmanager
+def sqlite(folder: str, synchronous: str) -> Iterator[Store]:
+    """Lend an empty store in a file of `folder`."""
     path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
     store = SqliteStore(str(path), synchronous=synchronous)
     store.open()
+    yield store
+    store.close()
+    for file in path.parent.iterdir():
+        file.unlink()
+    path.parent.rmdir()
+
+
+@contextmanager
+def mysql(databases: Databases) -> Iterator[Store]:
+    """Lend an empty store in a database of its own."""
+    url = databases.fresh()
+    store = open_store(url)
+    store.open()
+    yield store
+    store.close()
+    databases.drop(url)
+
+
+def measure(store: Store, batch: int, total: int) -> dict[str, list[float]]:
+    """Return the seconds of each commit, per stage, and those of this thread's processor."""
     leader = store.take_leadership(store.leader(), "benchmark", "", "")
     assert leader is not None
     numbers = iter(range(1, 1 << 40))
-    seconds: dict[str, list[float]] = {"insert": [], "update": [], "renew": []}
+    seconds: dict[str, list[float]] = {"insert": [], "update": [], "renew": [], "insert cpu": [], "update cpu": [],
+                                       "renew cpu": []}  # fmt: skip
 
     def commit(stage: str, **lists: list[RunRow] | list[TaskRow]) -> None:
         changes = Batch(leader.epoch, next(numbers), 0, 0, **lists)  # type: ignore[arg-type]
-        started = perf_counter()
+        started, worked = perf_counter(), thread_time()
         store.commit(changes)
         seconds[stage].append(perf_counter() - started)
+        seconds[f"{stage} cpu"].append(thread_time() - worked)
 
     for first in range(0, total, batch):
         runs, tasks = new_rows(first, batch)
@@ -80,10 +113,6 @@ def measure(folder: str, synchronous: str, batch: int, total: int) -> dict[str, 
         commit("update", runs_set=ended_runs, tasks_set=ended_tasks)
     for _ in range(50):
         commit("renew")
-    store.close()
-    for file in path.parent.iterdir():
-        file.unlink()
-    path.parent.rmdir()
     return seconds
 
 
@@ -102,17 +131,22 @@ def figure(value: float, unit: str) -> dict[str, object]:
 def report(name: str, seconds: dict[str, list[float]], rows: int) -> dict[str, object]:
     """Print one line for people and return the figures."""
     insert_s, update_s = sum(seconds["insert"]), sum(seconds["update"])
+    insert_us, update_us = (sum(seconds[f"{stage} cpu"]) / rows / 2 * 1e6 for stage in ("insert", "update"))
     commits_ms = quantiles([s * 1000 for s in seconds["insert"] + seconds["update"]], n=100)
     renew_ms = quantiles([s * 1000 for s in seconds["renew"]], n=100)[49]
     print(
         f"{name:>22}: {rows / (insert_s + update_s):8.0f} tasks/s; insert {2 * rows / insert_s:8.0f} rows/s, "
-        f"update {2 * rows / update_s:8.0f} rows/s; commit p50 {commits_ms[49]:.2f} ms, p99 {commits_ms[98]:.2f} ms, "
+        f"update {2 * rows / update_s:8.0f} rows/s; "
+        f"thread {insert_us:.1f} and {update_us:.1f} us/row; "
+        f"commit p50 {commits_ms[49]:.2f} ms, p99 {commits_ms[98]:.2f} ms, "
         f"renewal p50 {renew_ms:.2f} ms"
     )
     return {
         f"{name}_tasks": figure(rows / (insert_s + update_s), "1/s"),
         f"{name}_insert": figure(2 * rows / insert_s, "rows/s"),
         f"{name}_update": figure(2 * rows / update_s, "rows/s"),
+        f"{name}_insert_cpu": figure(insert_us, "us/row"),
+        f"{name}_update_cpu": figure(update_us, "us/row"),
         f"{name}_commit_p99": figure(commits_ms[98], "ms"),
         f"{name}_renewal_p50": figure(renew_ms, "ms"),
     }
@@ -120,29 +154,44 @@ def report(name: str, seconds: dict[str, list[float]], rows: int) -> dict[str, o
 
 def main() -> None:
     """Measure, print a table for people and one line for machines."""
-    parser = argparse.ArgumentParser(description="Rows per second in the SQLite store.")
+    parser = argparse.ArgumentParser(description="Rows per second in a store.")
     parser.add_argument("--batch", type=int, default=1000, help="tasks a transaction in the largest case")
     parser.add_argument("--tasks", type=int, default=30_000, help="tasks a round")
     parser.add_argument("--rounds", type=int, default=2, help="rounds; the best one counts")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the files go: the disk that is measured")
+    parser.add_argument("--mysql", nargs="?", const="", metavar="URL", help="measure MySQL instead of SQLite")
     options = parser.parse_args()
     figures: dict[str, object] = {}
-    for synchronous in ("FULL", "NORMAL"):
+    databases = Databases(options.mysql or None)
+    kinds: dict[str, Callable[[], AbstractContextManager[Store]]] = {
+        "full": lambda: sqlite(options.folder, "FULL"),
+        "normal": lambda: sqlite(options.folder, "NORMAL"),
+    }
+    if options.mysql is not None:
+        kinds = {"mysql": lambda: mysql(databases)}
+
+    def run(make: Callable[[], AbstractContextManager[Store]], batch: int, total: int) -> dict[str, list[float]]:
+        with make() as store:
+            return measure(store, batch, total)
+
+    for kind, make in kinds.items():
         for batch in sorted({1, 10, 100, options.batch}):
             total = max(batch, min(options.tasks, batch * 1000) // batch * batch)
-            rounds = [measure(options.folder, synchronous, batch, total) for _ in range(options.rounds)]
+            rounds = [run(make, batch, total) for _ in range(options.rounds)]
             best = min(rounds, key=lambda seconds: sum(seconds["insert"]) + sum(seconds["update"]))
-            figures |= report(f"{synchronous.lower()}_{batch}", best, total)
+            figures |= report(f"{kind}_{batch}", best, total)
     done = threading.Event()
     busy = threading.Thread(target=compute_until, args=(done,))
     busy.start()
     try:
         total = max(options.batch, options.tasks // 3 // options.batch * options.batch)
-        seconds = measure(options.folder, "FULL", options.batch, total)
-        figures |= report(f"full_{options.batch}_busy", seconds, total)
+        kind, make = next(iter(kinds.items()))
+        seconds = run(make, options.batch, total)
+        figures |= report(f"{kind}_{options.batch}_busy", seconds, total)
     finally:
         done.set()
         busy.join()
+        databases.close()
     machine = {
         "cpus": os.cpu_count(),
         "system": platform.platform(),

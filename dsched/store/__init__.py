@@ -1,1 +1,1 @@
-"""Remembers: one interface, and its implementations in memory, in SQLite and, later, in MySQL."""
+"""Remembers: one interface, and its implementations in memory, in SQLite, and in MySQL or MariaDB."""

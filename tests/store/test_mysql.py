@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -709,7 +710,7 @@ def test_tls(certificate: tuple[str, str], server: MariaDbServer) -> None:
 def test_two_who_take_the_lead_at_once_are_one(mysql_url: str) -> None:
     stores = [opened(mysql_url) for _ in range(4)]
     seen = stores[0].leader()
-    threads = [in_thread(lambda store=store: store.take_leadership(seen, "o", "a", "u")) for store in stores]
+    threads = [in_thread(partial(store.take_leadership, seen, "o", "a", "u")) for store in stores]
     for thread, _ in threads:
         thread.join(30)
     taken = [outcome[0] for _, outcome in threads if outcome[0] is not None]

@@ -13,7 +13,7 @@ from dsched.store.mysql.statements import encode
 __all__ = ["Runner"]
 
 T = TypeVar("T")
-Execute = Callable[[str | bytes, Sequence[Any]], Any]
+Execute = Callable[..., Any]
 
 _MOST_CONFLICTS: Final = 5
 _FIRST_PAUSE_S: Final = 0.01

@@ -140,7 +140,7 @@ class MySqlStore(SqlReads):
             return super().leader()
 
         def read(execute: Any) -> LeaderRow:
-            return LeaderRow._make(execute(LEADER.select("FOR UPDATE"), ()).fetchone())
+            return LeaderRow._make(execute(LEADER.select("FOR UPDATE")).fetchone())
 
         row = self._runner.write(read)
         self._runner.is_unsure = False
@@ -150,12 +150,12 @@ class MySqlStore(SqlReads):
         """Raise the epoch by one if the row is as `seen`, else return None."""
 
         def take(execute: Any) -> LeaderRow | None:
-            now = LeaderRow._make(execute(LEADER.select("FOR UPDATE"), ()).fetchone())
+            now = LeaderRow._make(execute(LEADER.select("FOR UPDATE")).fetchone())
             if (now.epoch, now.renewal) != (seen.epoch, seen.renewal):
                 return None
-            highest_id = execute("SELECT coalesce(max(job_id), 0) FROM schedule_job", ()).fetchone()[0]
+            highest_id = execute("SELECT coalesce(max(job_id), 0) FROM schedule_job").fetchone()[0]
             # By status the index gives each maximum at once, over any history.
-            fences = execute("SELECT status, max(fence) FROM schedule_job GROUP BY status", ()).fetchall()
+            fences = execute("SELECT status, max(fence) FROM schedule_job GROUP BY status").fetchall()
             row = LeaderRow(
                 now.epoch + 1, 0, now.renewal + 1, owner, address, admin_url,
                 max(now.last_id, highest_id), max([now.last_fence, *(fence for _, fence in fences)]),
