@@ -159,12 +159,15 @@ class Recovery:
         if row is None:
             return
         due = next((due for due in part.batch.dues if due.name == name), None)
-        if due is not None and taken_ms is not None:
-            row = row._replace(next_due=taken_ms + 1)
-        elif due is not None:
-            pause_s = self._refusals.pause_s(job_key(name), now.mono_s)
-            self._state.arm(now, pause_s, self._write_due, DueRow(name, row.version, due.next_due))
-            row = row._replace(next_due=due.next_due)
+        if due is not None:
+            # What was fired after the part was taken stands: it is in a batch of its own, with a due of its own.
+            next_due = due.next_due if job is None else job.next_due_ms
+            if next_due == due.next_due and taken_ms is not None:
+                next_due = taken_ms + 1
+            elif next_due == due.next_due:
+                pause_s = self._refusals.pause_s(job_key(name), now.mono_s)
+                self._state.arm(now, pause_s, self._write_due, DueRow(name, row.version, next_due))
+            row = row._replace(next_due=next_due)
         self.load_jobs([row], now)
         if job is not None:
             self._state.jobs[name].last_due_ms = job.last_due_ms

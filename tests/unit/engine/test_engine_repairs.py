@@ -150,3 +150,29 @@ def test_a_job_of_which_the_store_refuses_every_due_is_tried_ever_more_rarely() 
     job = bench.store.job("job")
     assert job is not None and job.next_due is not None and job.next_due > bench.wall_ms
     assert len(bench.store.runs(10, None, {"job": "job"}).items) == 1
+
+
+def test_what_was_fired_while_a_due_was_being_refused_is_not_fired_again() -> None:
+    bench = EngineBench()
+    worker = bench.worker(slots=1)
+    bench.job(trigger={"type": "interval", "seconds": 30})
+    engine = bench.engine
+    bench.paused = True
+    bench.advance(30.0)
+    batch, effects, units = engine.take_batch(bench.now)
+    assert batch is not None and len(batch.runs_new) == 1
+    bench.advance(30.0)
+    assert len(engine.state.runs) == 2
+    part = next(part for part in split(batch, effects, units) if part.batch.dues)
+    refused = {row.run_id: (None, ()) for row in part.batch.runs_new}
+    due_before = engine.state.jobs["job"].next_due_ms
+    engine.refused(part, BatchRefused("no"), refused, {"job": bench.store.job("job")}, bench.now)
+    engine.renumber(batch.number - 1)
+    assert engine.state.jobs["job"].next_due_ms == due_before
+    bench.paused = False
+    bench.pump()
+    worker.beat()
+    bench.advance(29.0)
+    assert len(bench.store.runs(10, None, {"job": "job"}).items) == 1
+    bench.advance(1.5)
+    assert len(bench.store.runs(10, None, {"job": "job"}).items) == 2
