@@ -155,8 +155,9 @@ class Firing:
 
     def _create_due_run(self, job: Job, due_ms: int, missed: int, first_missed_ms: int, now: Moment) -> None:
         run_id = fired_run_id(job.name, due_ms)
-        if run_id in self._state.runs:
-            return  # It has its run: a wall clock that was set back shows an instant twice.
+        while run_id in self._state.runs:
+            due_ms += 1  # That one has its run: a wall clock that was set back shows an instant twice.
+            run_id = fired_run_id(job.name, due_ms)
         run = Run(
             run_id, job.snapshot, job.params, job.sharding_total, now.wall_ms,
             cause=Cause.SCHEDULE, due_ms=due_ms,

@@ -159,9 +159,11 @@ def test_what_was_fired_while_a_due_was_being_refused_is_not_fired_again() -> No
     engine = bench.engine
     bench.paused = True
     bench.advance(30.0)
+    engine.seen(worker.session_id, bench.now)
     batch, effects, units = engine.take_batch(bench.now)
     assert batch is not None and len(batch.runs_new) == 1
     bench.advance(30.0)
+    worker.beat()
     assert len(engine.state.runs) == 2
     part = next(part for part in split(batch, effects, units) if part.batch.dues)
     refused = {row.run_id: (None, ()) for row in part.batch.runs_new}
