@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from dsched.cli.processes import CoreProcess, RoleFailed, WorkerProcess, wait_until
+from dsched.testing.mariadb import MariaDbServer
 from tests.integration.rounds import judge
-from tests.integration.rounds.evidence import Attempt, Evidence, Line, StoreFile, Trace, wall_ms
+from tests.integration.rounds.evidence import Attempt, Evidence, Line, Trace, wall_ms
 from tests.integration.rounds.load import Load
+from tests.integration.rounds.stores import RoundStore, StoreFile, StoreServer
 
 __all__ = ["LIMIT_S", "RoundCluster", "RoundFailed"]
 
@@ -22,6 +24,8 @@ LEVEL = 120
 """So many tasks are open under load: twice what runs, so that there is always something to dispatch."""
 IN_FLIGHT = 50
 TICK_S = 1
+_FILE = "dsched.db"  # as cores name it
+_DATABASE = "rounds"
 
 
 class RoundFailed(AssertionError):
@@ -31,16 +35,24 @@ class RoundFailed(AssertionError):
 class RoundCluster:
     """Cores on one store, workers that know them all, a load, and what is needed to judge.
 
-    `timeout_s` is that of the jobs. Every round begins with `begin` and ends with `finish`, when everything has ended.
+    The store is a file, or with `on_server` a database on a MariaDB server that is only theirs; enter the cluster in a
+    thread that lives longer. `timeout_s` is that of the jobs.
+
+    Every round begins with `begin` and ends with `finish`, when everything has ended.
     """
 
-    def __init__(self, folder: Path, rng: random.Random, *, cores: int = 1, timeout_s: int = 30) -> None:
+    def __init__(
+        self, folder: Path, rng: random.Random, *, on_server: bool = False, cores: int = 1, timeout_s: int = 30
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.rng = rng
         self.folder = folder
         self.trace = Trace(folder / "executions")
-        self.store = StoreFile(folder / "dsched.db")
-        self.cores = [CoreProcess(folder, name=f"core-{number}") for number in range(1, cores + 1)]
+        self._server = MariaDbServer() if on_server else None
+        self.store: RoundStore = StoreServer(self._server, _DATABASE) if self._server else StoreFile(folder / _FILE)
+        self.cores = [
+            CoreProcess(folder, name=f"core-{number}", store=self.store.url) for number in range(1, cores + 1)
+        ]
         environ = {"ROUNDS_TRACE": str(self.trace.path)}
         jobs = [str(Path(__file__).with_name("work_jobs.py"))]
         others = [f"--core={core.address}" for core in self.cores[1:]]
@@ -58,11 +70,17 @@ class RoundCluster:
 
     @property
     def core(self) -> CoreProcess:
-        """The core that leads, as the store says; the first one as long as none has."""
-        if len(self.cores) > 1 and self.store.path.exists():
+        """The core that leads, as the store says."""
+        if len(self.cores) > 1:
             address = self.store.leader().address
             return next((core for core in self.cores if core.address == address), self.cores[0])
         return self.cores[0]
+
+    @property
+    def server(self) -> MariaDbServer:
+        """The server that the store is on."""
+        assert self._server is not None
+        return self._server
 
     def __enter__(self) -> Self:
         try:
@@ -78,6 +96,9 @@ class RoundCluster:
         self._stack.close()
 
     def _start(self) -> None:
+        if self._server is not None:
+            self._stack.enter_context(self._server)
+            self._server.create_database(_DATABASE)
         self._stack.enter_context(self.cores[0])
         self.cores[0].wait_ready(LIMIT_S)
         for process in [*self.cores[1:], *self.workers]:
@@ -139,7 +160,10 @@ class RoundCluster:
             raise RoundFailed("\n".join([text, *stories, self._logs()]))
 
     def _logs(self) -> str:
-        return "\n".join(f"--- {each.name}\n{each.log_tail(12)}" for each in [*self.cores, *self.workers])
+        said = {each.name: each.log_tail(12) for each in [*self.cores, *self.workers]}
+        if self._server is not None:
+            said["server"] = self._server.log_tail(12)
+        return "\n".join(f"--- {name}\n{text}" for name, text in said.items())
 
     # -- what rounds ask
 

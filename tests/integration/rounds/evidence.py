@@ -1,29 +1,13 @@
 """What is left after a round: the rows of the store, and the lines that the handlers wrote."""
 
 import json
-import shutil
-import sqlite3
-import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "Attempt",
-    "Evidence",
-    "Leader",
-    "Line",
-    "Log",
-    "Run",
-    "StoreFile",
-    "Task",
-    "Trace",
-    "wall_ms",
-    "without_cpu_s",
-]
+__all__ = ["Attempt", "Evidence", "Leader", "Line", "Log", "Run", "Task", "Trace", "wall_ms", "without_cpu_s"]
 
 
 class Run(NamedTuple):
@@ -69,6 +53,7 @@ class Log(NamedTuple):
 
 class Leader(NamedTuple):
     epoch: int
+    batch: int
     address: str
     last_fence: int
 
@@ -134,79 +119,3 @@ class Trace:
     def forget(self, task_ids: Collection[str]) -> None:
         """Drop the lines of tasks that are judged."""
         self._lines = [line for line in self._lines if line.task not in task_ids]
-
-
-class StoreFile:
-    """The SQLite file of one cluster, read with plain SQL."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self.path, timeout=30)) as database:
-            yield database
-
-    def count_open(self, since_ms: int, until_ms: int) -> int:
-        """Count the runs created in that time that have not ended. Only while a core has the file open."""
-        with self._open() as database:
-            [count] = database.execute(
-                "SELECT COUNT(*) FROM run WHERE created_at >= ? AND created_at < ? AND finished_at IS NULL",
-                (since_ms, until_ms),
-            ).fetchone()
-            return int(count)
-
-    def leader(self) -> Leader:
-        """Return who leads. Only while a core has the file open."""
-        with self._open() as database:
-            return Leader(*database.execute("SELECT epoch, address, last_fence FROM leader").fetchone())
-
-    def highest_fence(self) -> int:
-        """Return the fence of the last dispatch. Only while a core has the file open."""
-        with self._open() as database:
-            return int(database.execute("SELECT MAX(fence) FROM schedule_job").fetchone()[0] or 0)
-
-    def at_the_kill(self) -> tuple[int, int]:
-        """Return how many tasks are in flight, and the highest fence.
-
-        Reads a copy: opening and closing the file itself would tidy up after the dead core, which is what the next one
-        must be able to do.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / "copy.db"
-            for suffix in ("", "-wal"):
-                source = self.path.with_name(self.path.name + suffix)
-                if source.exists():
-                    shutil.copyfile(source, copy.with_name(copy.name + suffix))
-            with closing(sqlite3.connect(copy)) as database:
-                [count, fence] = database.execute(
-                    "SELECT SUM(status IN ('DISPATCHED', 'RUNNING', 'CANCELLING')), MAX(fence) FROM schedule_job"
-                ).fetchone()
-            return int(count or 0), int(fence or 0)
-
-    def evidence(self, since_ms: int, until_ms: int, lines: Sequence[Line]) -> Evidence:
-        """Return what there is about the runs created in that time."""
-        period = (since_ms, until_ms)
-        of_period = "IN (SELECT run_id FROM run WHERE created_at >= ? AND created_at < ?)"
-        of_tasks = f"IN (SELECT task_id FROM schedule_job WHERE run_id {of_period})"
-        with self._open() as database:
-            database.execute("BEGIN")  # One state of everything.
-
-            def rows(columns: Sequence[str], table: str, condition: str) -> list[tuple]:
-                query = f"SELECT {', '.join(columns)} FROM {table} WHERE {condition}"
-                return database.execute(query, period).fetchall()
-
-            return Evidence(
-                runs=[Run(*row) for row in rows(Run._fields, "run", f"run_id {of_period}")],
-                tasks=[Task(*row) for row in rows(Task._fields, "schedule_job", f"run_id {of_period}")],
-                attempts=[Attempt(*row) for row in rows(Attempt._fields, "attempt", f"task_id {of_tasks}")],
-                logs=[Log(*row) for row in rows(Log._fields, "log", f"run_id {of_period} ORDER BY id")],
-                connected_ms=dict(database.execute("SELECT worker_id, connected_at FROM worker")),
-                lines=lines,
-            )
-
-    def fired(self, job: str) -> list[tuple[int, str | None]]:
-        """Return the due instants of a job that have a run, ascending, each with the run's reason."""
-        with self._open() as database:
-            query = "SELECT due, reason FROM run WHERE job = ? AND due IS NOT NULL ORDER BY due"
-            return database.execute(query, (job,)).fetchall()
