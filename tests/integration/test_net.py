@@ -90,6 +90,7 @@ class RealSockets(TestCase):
         await client.stop()
 
     async def test_a_peer_that_never_reads_is_bounded_and_hurts_nobody(self) -> None:
+        """Case B094: what waits for one that does not read is bounded."""
         client = self.client()
         client.start()
         await self.until(lambda: self.core.peers)
@@ -124,6 +125,7 @@ class RealSockets(TestCase):
         await client.stop()
 
     async def test_other_protocols_are_hung_up_on(self) -> None:
+        """Case B090 on real sockets."""
         for hello in (b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00", bytes.fromhex("cafebabf01030100000000"), b"\x00"):
             with socket.create_connection(("127.0.0.1", self.number)) as stranger:
                 stranger.setblocking(False)
@@ -133,6 +135,7 @@ class RealSockets(TestCase):
         self.assertTrue(all(isinstance(reason, ProtocolError) for reason in self.core.reasons))
 
     async def test_stopping_at_any_moment_leaves_nothing(self) -> None:
+        """Case B096 on real sockets."""
         rng = Random(96)
         for number in range(60):
             if number == 30:

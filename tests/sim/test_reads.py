@@ -16,6 +16,7 @@ def stuck_look(call: ThreadCall) -> ThreadFault | None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whoever_waits_for_a_look_that_hangs_is_told_in_time_and_commits_go_on(seed: int) -> None:
+    """Case B087: who waits is told after 5 s, and commits go on."""
     with SimWorld(seed) as world:
         work = Work()
         cluster = SimCluster(world, work.handlers)

@@ -57,6 +57,7 @@ def sweep(workload: str) -> None:
 
 
 def test_a_crash_at_any_point_loses_nothing() -> None:
+    """Case B042: before and after each commit, and before each send."""
     sweep("sharded")
 
 

@@ -69,6 +69,7 @@ def test_only_the_next_batch_of_the_epoch_is_taken(store: Store, leader: Any, ro
 
 
 def test_a_deposed_leader_writes_nothing(store: Store, leader: Any, rows: Any) -> None:
+    """Case B063: an insert of the old epoch is refused."""
     leader.commit()
     store.take_leadership(store.leader(), "b", "", "")
     with pytest.raises(EpochLost):
@@ -101,6 +102,7 @@ def test_rows_come_back_equal(store: Store, leader: Any, rows: Any) -> None:
 
 
 def test_values_at_the_edge_come_back_equal(store: Store, leader: Any, rows: Any) -> None:
+    """Case B069: NUL in params, results and messages, in every store."""
     long = "🦕" * 65_536  # 256 KiB
     run = rows.run(params=NASTY, snapshot=long, created_at=BIGGEST, started_at=SMALLEST, counts="")
     tasks = [

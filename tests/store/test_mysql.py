@@ -147,6 +147,7 @@ def test_a_user_who_may_not_make_tables_is_told(server: MariaDbServer, own: str)
 def test_all_calls_succeed_after_all_connections_were_cut(
     databases: Databases, store: MySqlStore, leader: Any, rows: Any, mysql_url: str
 ) -> None:
+    """Case B083: all connections are killed."""
     leader.commit(jobs_new=[rows.job()])
     gates = [threading.Barrier(4) for _ in range(3)]
     answers: list[Any] = []
@@ -183,6 +184,7 @@ def cut(databases: Databases, url: str) -> None:
 
 
 def test_an_idle_connection_that_the_server_closed_is_replaced(store: MySqlStore, leader: Any, rows: Any) -> None:
+    """Case B083: the server's wait_timeout."""
     for connections in (store._readers, store._writers):
         with connections.lend():
             connections.mine().cursor().execute("SET SESSION wait_timeout = 1")
@@ -227,6 +229,7 @@ def test_a_connection_that_is_always_lost_means_unavailable(
 
 
 def test_one_thread_never_holds_two_connections_at_once(store: MySqlStore) -> None:
+    """Case B087: nobody asks for a second connection while holding one."""
     with store.reading() as execute:
         execute("SELECT 1")
         with pytest.raises(RuntimeError, match="connection already"):
@@ -266,6 +269,7 @@ def test_the_server_may_be_killed_between_transactions(
 def test_the_server_may_be_killed_during_transactions(
     server: MariaDbServer, own: str, leader_of: Any, rows: Any
 ) -> None:
+    """Case B083: a restart in the middle of transactions, never two rows."""
     store = opened(server.url(own))
     leader = leader_of(store)
     rng = random.Random(11)
@@ -366,6 +370,7 @@ def test_a_login_that_is_refused_later_means_unavailable(server: MariaDbServer, 
 def test_a_lock_that_goes_is_waited_for_and_one_that_stays_means_unavailable(
     mysql_url: str, leader_of: Any, rows: Any
 ) -> None:
+    """Case B086: error 1205, at most 5 repetitions, with jitter."""
     pauses: list[float] = []
     store = opened(mysql_url, sleep=pauses.append, rng=random.Random(1))
     leader = leader_of(store)
@@ -481,6 +486,7 @@ def test_row_counts_are_those_matched(store: MySqlStore, leader: Any, rows: Any)
 
 
 def test_a_null_byte_comes_back_equal(store: MySqlStore, leader: Any, rows: Any) -> None:
+    """Case B069."""
     task = rows.task(1, params='{"a":"x\0y"}', result='"\0"', create_time="2026-11-30 21:22:47.000")
     leader.commit(tasks_new=[task])
     found = store.task(task.task_id)
@@ -558,6 +564,7 @@ def test_a_commit_waits_for_no_reader(store: MySqlStore, leader: Any, rows: Any)
 
 
 def test_a_query_that_hangs_holds_up_nobody_else(mysql_url: str, leader_of: Any, rows: Any) -> None:
+    """Case B087: commits go on beside it."""
     store = opened(mysql_url, reader_s=1.0)
     leader = leader_of(store)
     leader.commit(jobs_new=[rows.job()])

@@ -161,6 +161,7 @@ class Reconnecting(SynchronousTestCase):
         self.assertEqual(len(self.attempts), 2)
 
     def test_stop_in_a_wait_an_attempt_or_a_connection(self) -> None:
+        """Case B096, at 200 moments."""
         rng = Random(96)
         for number in range(200):
             self.setUp()
@@ -204,6 +205,7 @@ class Reconnecting(SynchronousTestCase):
         self.assertNothingLeft(second)
 
     def test_start_stop_start_in_one_turn(self) -> None:
+        """Case B096, the second half."""
         self.client.start()
         self.successResultOf(self.client.stop())
         self.client.start()

@@ -89,6 +89,7 @@ class Delivering(ConnectionCase):
         self.assertEqual(self.owner.events, ["connected", "frames", "failed", "disconnected"])
 
     def test_other_protocols_are_closed_at_their_first_wrong_byte(self) -> None:
+        """Case B090: each is closed at the byte that proves it."""
         for hello in (b"G", b"\x16", b"\x00", b"\xca\xfe\xba\xbf"):
             self.owner = Owner()
             peer = self.connect()
@@ -156,6 +157,7 @@ class Registering(ConnectionCase):
     """Strangers have little time and little room."""
 
     def test_a_stranger_is_cut_after_its_time(self) -> None:
+        """Case B090: a beginning of the magic, then silence."""
         peer = self.connect(timeout_s=10)
         peer.dataReceived(b"\xca\xfe\xba")
         self.reactor.advance(9.9)
@@ -240,6 +242,7 @@ class Sending(ConnectionCase):
         self.assertEqual(self.transport.value(), sent)
 
     def test_a_peer_that_does_not_read_is_dropped_at_the_high_water_mark(self) -> None:
+        """Case B094."""
         peer = self.connect()
         self.fill(peer)
         for _ in range(39):

@@ -86,6 +86,7 @@ class ListenerCase(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_errors_are_logged_once_per_address_and_minute_in_hex(self) -> None:
+        """Case B090: once per address and minute, bytes as hex."""
         for _ in range(5):
             for host in ("10.0.0.1", "10.0.0.2"):
                 peer = self.call(host)
@@ -102,6 +103,7 @@ class ListenerCase(SynchronousTestCase):
         self.assertEqual((self.logged()[-1]["got"], self.logged()[-1]["untold"]), ("47", 4))
 
     def test_a_stranger_that_falls_silent_is_cut_and_logged(self) -> None:
+        """Case B090."""
         peer = self.call("10.0.0.9")
         assert peer is not None
         peer.dataReceived(b"\xca\xfe\xba")

@@ -129,6 +129,7 @@ class Stopping(ServiceCase):
     """`stopService`."""
 
     def test_a_stop_in_backoff_is_immediate_and_final(self) -> None:
+        """Case B096: a stop during backoff, 200 rounds."""
         rng = random.Random(5)
         for seed in range(200):
             endpoint = Refusing()

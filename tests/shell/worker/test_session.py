@@ -761,6 +761,7 @@ class Beating(SessionCase):
         self.assertEqual(line.hear(), [])
 
     def test_a_core_that_does_not_answer_a_beat_is_left_long_before_work_stops(self) -> None:
+        """Case B061: the worker notices too."""
         line = self.joined()
         line.say(request(0, timeout=0))
         self.pass_time(BEAT_S + 5, alive=line)

@@ -282,6 +282,7 @@ def test_results_and_starts_of_nobody_are_ignored() -> None:
 
 
 def test_a_result_that_nobody_can_read_fails_its_attempt_and_frees_the_slot() -> None:
+    """Case B073, what the third one does."""
     bench = EngineBench()
     bench.job()
     worker = bench.worker(slots=1)

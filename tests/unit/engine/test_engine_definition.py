@@ -103,6 +103,7 @@ def test_a_body_is_an_object(body: Any) -> None:
     "value", [2**53 + 1, -(2**63), 2**64, 10**300, "a\0b", "\u20ac 😀 \u2028", 0.1, 1.0, -0.0, [[], {}], {"": None}]
 )
 def test_params_come_back_exactly(value: Any) -> None:
+    """Case B069: a NUL in params is data."""
     job = parse(params=value)
     assert json.loads(job.params) == value and type(json.loads(job.params)) is type(value)
     assert job_from_definition(job.definition_text, 1, 0, 0, None).params == job.params
@@ -122,6 +123,7 @@ def test_params_are_limited_by_their_encoded_bytes(letter: str) -> None:
 
 
 def test_what_is_accepted_always_fits_a_frame() -> None:
+    """Case B067: nothing is accepted that cannot be delivered."""
     keys = ["\U0001d11e" * 250 + "{n}"] * 100
     with pytest.raises(TooLarge, match="preload_keys"):
         parse(preload_keys=keys)

@@ -49,6 +49,7 @@ def test_each_due_fires_once_in_the_batch_that_moves_the_next() -> None:
 
 @pytest.mark.parametrize("down_s", [0.5, 9.0, 10.0, 35.0, 86_400.0])
 def test_downtime_gives_one_run_that_counts_what_was_missed(down_s: float) -> None:
+    """Case B040: one run for all that was missed, then on time."""
     bench = EngineBench()
     start_ms = bench.wall_ms
     bench.job(trigger=EVERY_10)

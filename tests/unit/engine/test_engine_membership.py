@@ -218,6 +218,7 @@ def test_a_superseded_connection_changes_nothing() -> None:
 
 
 def test_a_second_process_is_refused_while_the_first_is_alive() -> None:
+    """Case B058: two healthy processes with one id."""
     bench = EngineBench()
     first, run_id = with_tasks(bench, 1)
     second = bench.register("w1", "i2")
@@ -279,6 +280,7 @@ def test_how_a_takeover_may_end(how: str) -> None:
 
 
 def test_ping_at_45_dead_at_60_rescued_once() -> None:
+    """Case B061: counted from the last frame."""
     bench = EngineBench()
     worker, run_id = with_tasks(bench, 1, timeout=0)
     bench.advance(10)

@@ -167,6 +167,7 @@ def test_a_draining_worker_gets_nothing_and_finishes() -> None:
 
 
 def test_a_worker_that_does_not_read_gets_nothing_more() -> None:
+    """Case B094: no more dispatch to it, others go on."""
     bench, owner, other = two_workers()
     owner.writable = False
     bench.tell(bench.engine.flushed, owner.session_id, False)
@@ -191,6 +192,7 @@ def test_an_idle_worker_that_does_not_read_steals_nothing() -> None:
 
 
 def test_what_is_on_the_way_to_one_worker_is_bounded() -> None:
+    """Case B094."""
     bench = EngineBench()
     bench.job(params="x" * 200_000)
     worker = bench.worker(slots=100)

@@ -90,6 +90,7 @@ def test_a_body_is_an_object(data):
      b'{"a":' * 100_000, b'{"a": ' + b"9" * 5000 + b"}"],
 )  # fmt: skip
 def test_a_body_is_strict_json(data):
+    """Case B072."""
     for name in ("create_job", "trigger", "create_runs", "delete_job", "cancel_run"):
         with pytest.raises(BadJson):
             read_body(ROUTES.by_name[name], data)

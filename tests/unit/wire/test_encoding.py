@@ -51,6 +51,7 @@ from dsched.wire.encoding import MAX_DEPTH, Struct, convert, decode_any, decoder
     ],
 )
 def test_refused(data: bytes) -> None:
+    """Case B072: NaN and what overflows to infinity among them."""
     with pytest.raises(BadJson) as caught:
         load_strict(data)
     assert caught.value.code == "bad_json"
@@ -154,6 +155,7 @@ circle.append(circle)
     ],
 )
 def test_what_json_cannot_carry_is_refused_with_its_path(value: object, field: str) -> None:
+    """Case B072."""
     with pytest.raises(BadJson) as caught:
         dump_strict(value)
     assert caught.value.field == field

@@ -68,6 +68,7 @@ def test_golden_register_of_a_plain_worker() -> None:
     ],
 )
 def test_wrong_bytes_are_refused_at_the_byte_that_proves_it(bytes_: bytes, length: int) -> None:
+    """Case B090."""
     frames, reason, got = outcome([bytes_])
     assert frames == []
     assert reason
@@ -103,12 +104,14 @@ def mixed_stream() -> tuple[list[Frame], bytes]:
 
 
 def test_hundred_frames_in_one_piece_and_bytewise() -> None:
+    """Case B092."""
     frames, stream = mixed_stream()
     assert outcome([stream]) == (frames, None, None)
     assert outcome(bytewise(stream)) == (frames, None, None)
 
 
 def test_hundred_frames_cut_at_every_position() -> None:
+    """Case B092."""
     frames, stream = mixed_stream()
     small = [frame for frame in frames if len(frame.body) < 4096]
     stream = b"".join(encode_frame(kind, body, status) for kind, status, body in small)
@@ -118,6 +121,7 @@ def test_hundred_frames_cut_at_every_position() -> None:
 
 
 def test_the_last_frame_needs_no_byte_more() -> None:
+    """Case B092: it is not stuck until the next one comes."""
     decoder = FrameDecoder()
     data = encode_frame(1, b"x" * 500)
     decoder.feed(data[:300])
@@ -126,6 +130,7 @@ def test_the_last_frame_needs_no_byte_more() -> None:
 
 
 def test_a_large_frame_bytewise_is_linear() -> None:
+    """Case B092: 1 MiB in pieces of one byte."""
     body = random.Random(1).randbytes(MAX_BODY)
     begin = time.process_time()
     assert outcome(bytewise(encode_frame(1, body))) == ([Frame(1, 1, body)], None, None)

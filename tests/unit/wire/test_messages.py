@@ -111,6 +111,7 @@ def test_worker_ids(worker_id: str) -> None:
 
 @pytest.mark.parametrize("worker_id", ["", "a b", "a#1", "a\n", "a\0", "é", "x" * 129, "<b>"])
 def test_worker_ids_that_are_refused(worker_id: str) -> None:
+    """Case B069: control characters among them."""
     with pytest.raises(ProtocolError, match="REGISTER: workerId"):
         decode_register(body_of(frame(Register(worker_id)), MessageType.REGISTER))
 
@@ -206,6 +207,7 @@ def test_long_texts_are_cut_with_a_note() -> None:
     [(b'{"taskId":"t1","succ', "t1"), (b'{"jobId":1, "taskId" : "a:3"', "a:3"), (b'{"jobId":1', None), (b"", None)],
 )
 def test_the_task_of_a_truncated_response_is_still_named(body: bytes, task_id: str | None) -> None:
+    """Case B073."""
     assert guess_task_id(body) == task_id
 
 

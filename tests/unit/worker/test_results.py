@@ -61,6 +61,7 @@ def test_a_json_value_is_the_result(value: Any) -> None:
     ],
 )
 def test_what_is_not_json_fails_without_retry_and_names_the_path(value: Any, words: str) -> None:
+    """Case B072."""
     response = sent(results.succeeded(REQUEST, value, 1.0))
     assert (response.success, response.outcome, response.retryable) == (False, "ERROR", False)
     assert response.error_type == "BadJson"
