@@ -83,6 +83,8 @@ class Attempts:
         if not session.plain and response.attempt is not None:
             return session.find(response.task_id, response.attempt)
         newest = session.in_flight.get(response.task_id)
+        if newest is not None and newest.fence > self._state.fence_taken:
+            newest = newest.older  # What is not even on its way to the store cannot have been answered.
         if newest is None or newest.task.job_id != response.job_id:
             return None
         # A plain worker does not say which attempt it answers: a success stands for the task as it is now, a failure

@@ -35,7 +35,7 @@ class Engine:
         self.state.epoch = leader.epoch
         self.state.batch_number = leader.batch
         self.state.ids.last = leader.last_id
-        self.state.fences.last = leader.last_fence
+        self.state.fences.last = self.state.fence_taken = leader.last_fence
         self.attempts = Attempts(self.state)
         self.membership = Membership(self.state, self.attempts)
         self.firing = Firing(self.state, self.attempts)

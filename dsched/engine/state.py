@@ -34,6 +34,8 @@ class State:
         self.fences = Sequence()
         self.epoch = 0
         self.batch_number = 0
+        self.fence_taken = 0
+        """No dispatch with a higher fence is in any batch yet."""
         self.jobs: dict[str, Job] = {}
         self.runs: dict[str, Run] = {}
         self.tasks: dict[str, Task] = {}
@@ -87,6 +89,7 @@ class State:
         """
         at_text = timestamp_text(now.wall_ms)
         batch = Batch(self.epoch, self.batch_number + 1, self.ids.last, self.fences.last)
+        self.fence_taken = self.fences.last
         batch.jobs_new, self.new_jobs = self.new_jobs, []
         batch.jobs_gone, self.gone_jobs = self.gone_jobs, []
         batch.dues, self.dues = list(self.dues.values()), {}

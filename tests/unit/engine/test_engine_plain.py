@@ -101,6 +101,23 @@ def test_a_success_closes_the_current_attempt() -> None:
     assert bench.task(task_id).result == '"first"' and bench.stale(task_id) == 1 and worker.session.load == 0
 
 
+def test_a_success_is_not_of_an_attempt_that_was_never_sent() -> None:
+    bench = EngineBench()
+    bench.job(timeout=5, retries=1, retry_backoff=1)
+    worker = plain(bench)
+    run_id = bench.run()
+    bench.paused = True
+    bench.advance(12)  # its time was up, and the retry is decided, all in one batch that is not yet stored
+    worker.succeed(worker.requests[0])
+    bench.paused = False
+    bench.pump()
+    row = bench.tasks(run_id)[0]
+    assert (row.status, row.attempt, len(worker.requests)) == ("DISPATCHED", 2, 2)
+    assert bench.stale(f"{run_id}:0") == 1 and worker.session.load == 1
+    worker.succeed(worker.requests[1])
+    assert bench.status(run_id) == "SUCCESS" and worker.session.load == 0
+
+
 def test_a_failure_closes_the_oldest_unanswered_one() -> None:
     bench, worker, task_id = timed_out_and_retried()
     worker.fail(worker.requests[0])
