@@ -31,6 +31,8 @@ PAUSE_S = 1.0
 """A timer that is later than this tells that the process was stopped, not just busy."""
 CATCH_UP_S = 0.5
 """How long frames that came during a pause may take to be read."""
+CLOCK_STEP_MS = 1000.0
+"""From here on a change of the difference between the two clocks is a step, unless it took so many seconds."""
 WAITING_EVENTS = 100_000
 WAITING_REQUESTS = 1_000
 
@@ -56,6 +58,7 @@ class Term:
         self._next_token = 0
         self._timer: IDelayedCall | None = None
         self._timer_at_s = 0.0
+        self._last_moment = clock.moment()
         self._is_over = False
         self._postponed: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._back: list[Deferred[None]] = []
@@ -155,6 +158,7 @@ class Term:
         self._timer = None
         if self._is_over or self.journal.is_away:
             return
+        self._watch_wall_clock()
         late_s = self._clock.monotonic() - self._timer_at_s
         if late_s > PAUSE_S:
             # This process stood still. What its workers sent meanwhile waits in the sockets: hear them out first.
@@ -164,6 +168,15 @@ class Term:
             self._timer = self._clock.call_later(CATCH_UP_S, self._tick)
             return
         self.tell(self.engine.advance)
+
+    def _watch_wall_clock(self) -> None:
+        before, now = self._last_moment, self._clock.moment()
+        self._last_moment = now
+        elapsed_s = now.mono_s - before.mono_s
+        step_ms = now.wall_ms - before.wall_ms - elapsed_s * 1000
+        # One millisecond per second is more than any clock drifts, or is slewed by.
+        if abs(step_ms) >= max(CLOCK_STEP_MS, elapsed_s):
+            self.log.warn("the wall clock stepped {step_s:+.0f} s", step_s=step_ms / 1000)  # noqa: G010
 
     # -- effects
 

@@ -179,6 +179,21 @@ def test_a_late_success_while_the_retry_waits_changes_nothing() -> None:
     assert worker.requests[-1].attempt == 2
 
 
+def test_a_worker_that_says_nothing_for_a_while_is_not_taken_for_failed() -> None:
+    """Case B053: 12 s without a word after the dispatch are no reason for another one."""
+    bench = EngineBench()
+    worker, task_id, request = one(bench)
+    other = bench.worker("w2", slots=4)
+    bench.advance(12)
+    assert bench.task(task_id).status == "DISPATCHED" and not other.requests
+    worker.start(request)
+    worker.succeed(request)
+    bench.advance(200)
+    row = bench.task(task_id)
+    assert (row.status, row.attempt, row.retry_count) == ("SUCCESS", 1, 0)
+    assert not other.requests and worker.task_ids == [task_id] and not bench.outcomes(task_id)
+
+
 def test_no_timeout_for_ever() -> None:
     bench = EngineBench()
     worker, task_id, request = one(bench, timeout=0)
@@ -298,7 +313,7 @@ def test_a_result_that_nobody_can_read_fails_its_attempt_and_frees_the_slot() ->
 
 
 def test_one_failure_gives_one_retry_whatever_comes_after() -> None:
-    """The three hazards of the timings: a silent worker times out first, and is dead later."""
+    """The three hazards of the timings: a silent worker times out first, and is dead later (case B061)."""
     bench = EngineBench()
     worker, task_id, request = one(bench)
     worker.start(request)

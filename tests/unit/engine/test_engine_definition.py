@@ -50,6 +50,7 @@ def test_every_field_is_taken_and_comes_back_from_the_store() -> None:
 
 BAD: list[tuple[str, Any]] = [
     ("name", ""), ("name", "a b"), ("name", None), ("name", "x" * 65), ("handler", None), ("handler", "a/b"),
+    ("name", "a\0b"), ("handler", "a\0b"), ("group", "a\0b"),
     ("group", 1), ("group", ""), ("trigger", None), ("trigger", "cron"), ("trigger", {}), ("timezone", "Mars/Base"),
     ("timezone", None), ("sharding_total", 0), ("sharding_total", 10_001), ("sharding_total", 1.0),
     ("sharding_total", True), ("sharding_total", None), ("routing", "random"), ("routing", {}), ("timeout", -1),
@@ -64,6 +65,7 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("field", "value"), BAD, ids=[f"{field}-{str(value)[:20]}" for field, value in BAD])
 def test_bad_values_are_refused_with_their_field(field: str, value: Any) -> None:
+    """Case B069 among them: a NUL in a name."""
     with pytest.raises(InvalidValue) as caught:
         parse(**{field: value})
     assert caught.value.field.split(".")[0] == field

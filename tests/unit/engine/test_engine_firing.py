@@ -1,14 +1,17 @@
 """Triggers fire, requests make runs, jobs come and go."""
 
+import hashlib
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsched.engine.definition import RunRequest
+from dsched.engine.definition import RunRequest, parse_run_request
 from dsched.engine.settings import EngineSettings
 from dsched.errors import Conflict, DschedError, NotFound, TooLarge
+from dsched.model.limits import MAX_PARAMS_BYTES
 from dsched.testing.engine_bench import EngineBench
 
 EVERY_10 = {"type": "interval", "seconds": 10}
@@ -66,6 +69,62 @@ def test_downtime_gives_one_run_that_counts_what_was_missed(down_s: float) -> No
     assert reason.startswith(f"{dues_since} further due instants") if dues_since else not reason
     bench.advance(10 - (bench.wall_ms - start_ms) % 10_000 / 1000)
     assert fired(bench)[1:] == [bench.wall_ms] and len(worker.requests) == 2
+
+
+def test_a_minute_job_catches_up_once_and_goes_on_time() -> None:
+    """Case B040: stopped for 112 due instants; one run stands for all of them, and the next is on time."""
+    bench = EngineBench()
+    bench.job(trigger={"type": "interval", "seconds": 60})
+    first_ms = bench.wall_ms + 60_000
+    bench.advance(30)
+    bench.mono_s += 112 * 60
+    bench.wall_ms += 112 * 60_000
+    bench.restart()
+    worker = bench.worker()
+    bench.advance(5)
+    last_ms = first_ms + 111 * 60_000
+    assert [request.due for request in worker.requests] == [last_ms]
+    assert (bench.store.runs(9, None, {}).items[0].reason or "").startswith("stands for 111 missed due instants")
+    worker.succeed(worker.requests[0])
+    bench.advance(25)
+    assert bench.wall_ms == last_ms + 60_000
+    assert [request.due for request in worker.requests] == [last_ms, last_ms + 60_000]
+
+
+def test_a_thousand_jobs_are_ready_quickly_after_a_month() -> None:
+    """Case B040: nobody walks 30 days minute by minute."""
+    bench = EngineBench()
+    for number in range(1000):
+        bench.job(f"j{number}", trigger={"type": "interval", "seconds": 60})
+    bench.mono_s += 30 * 86_400
+    bench.wall_ms += 30 * 86_400_000
+    begin_s = time.process_time()
+    bench.restart()
+    bench.tell(bench.engine.advance)
+    assert time.process_time() - begin_s < 10
+    rows = bench.store.runs(2000, None, {}).items
+    assert len(rows) == len({row.job for row in rows}) == 1000
+    assert {(row.reason or "").split(" missed")[0] for row in rows} == {f"stands for {30 * 1440 - 1}"}
+
+
+def test_runs_longer_than_their_period_overlap() -> None:
+    """Case B047: every 60 s, 63 s each; none is dropped, and none is run again."""
+    bench = EngineBench()
+    start_s = bench.mono_s
+    bench.job(trigger={"type": "interval", "seconds": 60}, timeout=100)
+    worker = bench.worker(slots=4)
+    starts_s: list[float] = []
+    for second in range(1, 661):
+        bench.advance(1)
+        worker.beat()
+        for request in worker.requests[len(starts_s) :]:
+            starts_s.append(bench.mono_s - start_s)
+            worker.start(request)
+        while worker.session.load and starts_s[-worker.session.load] + 63 <= second:
+            worker.succeed(worker.requests[len(starts_s) - worker.session.load])
+    assert starts_s == [60.0 * number for number in range(1, 12)]
+    rows = sorted(bench.store.runs(99, None, {}).items, key=lambda row: row.created_at)
+    assert [row.status for row in rows] == ["SUCCESS"] * 9 + ["RUNNING"] * 2
 
 
 def test_a_busy_core_that_was_paused_catches_up_once() -> None:
@@ -317,6 +376,28 @@ def test_shards_are_exactly_the_items() -> None:
     assert [row.task_id for row in rows] == [f"{run_id}:{item}" for item in range(100)]
     assert {row.sharding_total for row in rows} == {100} and {row.params for row in rows} == {"[1]"}
     assert [row.job_id for row in rows] == sorted({row.job_id for row in rows})
+
+
+@pytest.mark.parametrize(
+    "size", [255, 256, 512, 513, 65_535, 65_536, 262_144, 262_145, 1_000_000, 1_048_576, 5_000_000]
+)
+def test_params_arrive_whole_at_every_shard_or_are_refused(size: int) -> None:
+    """Case B067: nothing is cut, and nothing is taken that cannot be delivered."""
+    text = "x" * (size - 2)
+    bench = EngineBench()
+    bench.job(sharding_total=4)
+    worker = bench.worker(slots=4)
+    if size > MAX_PARAMS_BYTES:
+        with pytest.raises(TooLarge):
+            parse_run_request("job", {"params": text}, bench.settings)
+        with pytest.raises(TooLarge):
+            bench.job("own", params=text)
+        assert bench.store.job("own") is None
+        return
+    bench.request(parse_run_request("job", {"params": text}, bench.settings))
+    digests = {hashlib.sha256(request.params.encode()).hexdigest() for request in worker.requests}
+    assert digests == {hashlib.sha256(f'"{text}"'.encode()).hexdigest()}
+    assert sorted(request.sharding_item for request in worker.requests) == [0, 1, 2, 3]
 
 
 def test_large_params_are_kept_once() -> None:
