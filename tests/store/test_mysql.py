@@ -390,7 +390,7 @@ def test_a_lock_that_goes_is_waited_for_and_one_that_stays_means_unavailable(
 
 
 def test_both_sides_of_a_deadlock_get_through(mysql_url: str, store: MySqlStore, leader: Any, rows: Any) -> None:
-    """Two transactions lock two rows in opposite order; the server kills one of them, which goes again."""
+    """Two transactions lock two rows in opposite order; the server kills one of them, which goes again (case B086)."""
     leader.commit(jobs_new=[rows.job("a"), rows.job("b")])
     second = opened(mysql_url)
     meeting = threading.Barrier(2)
@@ -471,6 +471,30 @@ def test_who_leads_waits_for_a_commit_that_is_still_under_way(mysql_url: str, le
     leader.number = 1
     leader.commit()
     store.close()
+
+
+def test_a_core_that_stands_still_in_a_transaction_keeps_nobody_from_leading(mysql_url: str, leader_of: Any) -> None:
+    """Its machine may be halted, or out of reach: no end of the connection tells the server."""
+    paused, other = opened(mysql_url, pause_s=1), opened(mysql_url)
+    leader_of(paused)
+    seen = other.leader()
+    goes_on = threading.Event()
+
+    def stand_still(execute: Any) -> None:
+        if execute("UPDATE leader SET batch = 1 WHERE epoch = 1").rowcount:
+            goes_on.wait(30)
+
+    thread, outcome = in_thread(lambda: paused._runner.write(stand_still))
+    try:
+        taken = other.take_leadership(seen, "other", "there:1", "")
+        assert taken is not None and (taken.epoch, taken.batch) == (2, 0)
+    finally:
+        goes_on.set()
+        thread.join(30)
+    assert [type(error) for error in outcome] == [StoreUnavailable]
+    assert paused.leader() == taken
+    paused.close()
+    other.close()
 
 
 # -- content
