@@ -38,8 +38,10 @@ class MySqlStore(SqlReads):
     """A store in one database; the contract is `dsched.store.interface.Store`.
 
     Every thread that calls gets a connection of its own, and one more if it both reads and writes. A wait for the
-    server ends after `reader_s` or `writer_s` seconds, a wait for a lock after `lock_wait_s`. `rng` and `sleep` are for
-    the pauses after deadlocks. `migrations` are for tests.
+    server ends after `reader_s` or `writer_s` seconds, a wait for a lock after `lock_wait_s`. A connection that
+    writes and says nothing for `pause_s` seconds is ended by the server, with its transaction: a core that stands still
+    must not keep the leader row from the next one. `rng` and `sleep` are for the pauses after deadlocks. `migrations`
+    are for tests.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class MySqlStore(SqlReads):
         reader_s: float = 5.0,
         writer_s: float = 10.0,
         lock_wait_s: int = 2,
+        pause_s: int = 8,
         migrations: Sequence[Migration] | None = None,
         rng: random.Random | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -61,6 +64,7 @@ class MySqlStore(SqlReads):
         self._settings = settings
         self._context = settings.context()
         self._lock_wait_s = lock_wait_s
+        self._pause_s = pause_s
         self._migrations = load_migrations("mysql") if migrations is None else tuple(migrations)
         self._writes = MySqlWrites()
         self._readers = Connections(
@@ -123,6 +127,8 @@ class MySqlStore(SqlReads):
         cursor.execute(
             f"SET SESSION lock_wait_timeout = {self._lock_wait_s}, innodb_lock_wait_timeout = {self._lock_wait_s}"
         )
+        # The server cannot see that a machine stands still, or is out of reach; without this it would wait for hours.
+        cursor.execute(f"SET SESSION wait_timeout = {self._pause_s}")
         cursor.execute("SELECT @@max_allowed_packet")
         [self._writes.packet] = cursor.fetchone()
 
