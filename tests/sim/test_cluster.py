@@ -1,9 +1,14 @@
 """Whole clusters on simulated time: the paths of the main job, and of what goes wrong with a worker or the core."""
 
+import math
+
 import pytest
 
+from dsched.errors import InvalidValue
 from dsched.testing.cluster import SimCluster
+from dsched.testing.sim_node import CrashKind
 from dsched.testing.world import SimWorld
+from dsched.wire.encoding import dump_strict, load_strict
 from tests.sim.work import Work
 
 SEEDS = range(3)
@@ -134,3 +139,101 @@ def test_a_cancelled_run_ends_and_starts_nothing_more() -> None:
         world.run_for(60.0)
         assert sum(work.begun.values()) == begun
         assert not work.ended
+
+
+def test_a_silent_worker_costs_its_task_one_retry_and_comes_back_by_itself() -> None:
+    """Case B061: every packet between the core and one worker is lost from now on, with one task in flight."""
+    with SimWorld(61) as world:
+        work = Work(25.0)
+        cluster = SimCluster(world, work.handlers, workers=2)
+        cluster.start()
+        cluster.until_ready()
+        cluster.ask(lambda core: core.create_job({"name": "work", "timeout": 30}))
+        run_id = cluster.ask(lambda core: core.trigger("work", {}))["id"]
+        world.run_until(lambda: bool(work.begun), 5.0)
+        world.run_for(1.0)
+        [[victim]] = work.on.values()
+        node = next(node for node in cluster.workers if node.name == victim)
+        [core] = cluster.cores
+        world.network.partition(node, core)
+        began_s = world.reactor.seconds()
+        world.run_until(lambda: len(core.app.workers()) == 1, 62.0)
+        # The last frame may have come a moment before the cut.
+        assert 57.0 <= world.reactor.seconds() - began_s <= 61.0
+        task = cluster.ask(lambda core: core.task(f"{run_id}:0"))
+        assert [attempt["outcome"] for attempt in task["attempts"]][0] == "TIMEOUT"
+        assert not world.network.between(node, core) or node.app.session.state.name != "READY"
+        world.network.heal()
+        world.run_until(lambda: len(core.app.workers()) == 2, 45.0)
+        assert cluster.until_ended(run_id)["counts"] == {"SUCCESS": 1}
+        task = cluster.ask(lambda core: core.task(f"{run_id}:0"))
+        assert [attempt["outcome"] for attempt in task["attempts"]] == ["TIMEOUT", "SUCCESS"]
+        assert task["retry_count"] == 1
+
+
+def test_the_end_of_a_worker_repeats_nothing_that_has_ended() -> None:
+    """Case B057: the run is done, and its worker dies four minutes later."""
+    with SimWorld(57) as world:
+        work = Work(5.0)
+        cluster, run_id = started(world, work, slots=4)
+        assert cluster.until_ended(run_id)["counts"] == {"SUCCESS": 10}
+        world.run_for(240.0)
+        for node in cluster.workers[:2]:
+            node.crash()
+        world.run_for(600.0)
+        assert len(work.begun) == 10
+        assert set(work.begun.values()) == {1}
+
+
+@pytest.mark.parametrize("kind", list(CrashKind))
+def test_shards_of_a_worker_that_died_a_moment_before_move_within_a_minute(kind: CrashKind) -> None:
+    """Case B074: killed at T-1, a run of ten shards at T."""
+    with SimWorld(74) as world:
+        work = Work(2.0)
+        cluster = SimCluster(world, work.handlers, workers=3, slots=4)
+        cluster.start()
+        cluster.until_ready()
+        cluster.ask(lambda core: core.create_job({"name": "work", "sharding_total": 10}))
+        cluster.workers[1].crash(kind)
+        world.run_for(1.0)
+        begin_s = world.reactor.seconds()
+        run_id = cluster.ask(lambda core: core.trigger("work", {}))["id"]
+        world.run_until(lambda: len(work.begun) == 10, 61.0)
+        assert cluster.until_ended(run_id)["counts"] == {"SUCCESS": 10}
+        assert world.reactor.seconds() - begin_s <= 64.0
+        assert set(work.begun.values()) == {1}
+        assert work.totals == {10}
+        tasks = cluster.ask(lambda core: core.tasks(run_id, 100, None, {}))["items"]
+        assert [task["result"] for task in tasks] == list(range(10))
+        moved = [task for task in tasks if len(task["attempts"]) > 1]
+        assert bool(moved) is (kind is CrashKind.SILENT)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {"deep": [-math.inf]}])
+def test_a_result_that_is_no_json_fails_and_harms_no_list(value: object) -> None:
+    """Case B072."""
+    with SimWorld(72) as world:
+        work = Work(0.1, value)
+        cluster, run_id = started(world, work)
+        assert cluster.until_ended(run_id)["counts"] == {"FAILED": 10}
+        assert set(work.begun.values()) == {1}
+        listed = cluster.ask(lambda core: core.tasks(run_id, 100, None, {}))
+        assert load_strict(dump_strict(listed))["items"][0]["status"] == "FAILED"
+        assert "the result is not JSON" in listed["items"][0]["attempts"][0]["message"]
+
+
+@pytest.mark.parametrize("text", ["\0", "x\0y"])
+def test_a_null_byte_goes_through_and_comes_back(text: str) -> None:
+    """Case B069."""
+    with SimWorld(69) as world:
+        work = Work(0.1)
+        cluster, _ = started(world, work)
+        run_id = cluster.ask(lambda core: core.trigger("work", {"params": {"a": text}}))["id"]
+        assert cluster.until_ended(run_id)["counts"] == {"SUCCESS": 10}
+        tasks = cluster.ask(lambda core: core.tasks(run_id, 100, None, {}))["items"]
+        assert [task["result"] for task in tasks] == [{"a": text}] * 10
+        with pytest.raises(InvalidValue):
+            cluster.ask(lambda core: core.create_job({"name": "a\0b"}))
+        with pytest.raises(InvalidValue):
+            cluster.ask(lambda core: core.trigger("work", {"key": "a\0b"}))
+        assert cluster.ask(lambda core: core.job("work"))["name"] == "work"

@@ -1,5 +1,6 @@
 """Who leads, who follows, and what workers and people see of a change."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from twisted.internet.defer import Deferred
 from dsched.errors import NotLeader, StoreUnavailable
 from dsched.testing.cluster import SimCluster
 from dsched.testing.sim_node import CrashKind
-from dsched.testing.sim_threads import FailBefore
+from dsched.testing.sim_threads import FailBefore, ThreadCall, ThreadFault
 from dsched.testing.world import SimWorld
 from tests.sim.work import Work
 
@@ -111,8 +112,21 @@ def test_a_paused_leader_is_replaced_and_what_it_still_writes_is_refused(seed: i
         assert set(work.begun.values()) == {1}
 
 
+def any_call(call: ThreadCall) -> bool:
+    return True
+
+
+def bare_renewal(call: ThreadCall) -> bool:
+    """Tell whether a call renews the lease and stores nothing besides."""
+    rows = ("runs_new", "runs_set", "tasks_new", "tasks_set", "dues")
+    return call.function.endswith(".commit") and not any(getattr(call.args[0], name) for name in rows)
+
+
+@pytest.mark.parametrize("chooses", [any_call, bare_renewal])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_leader_whose_renewals_fail_steps_down_and_doubles_nothing(seed: int) -> None:
+def test_a_leader_whose_renewals_fail_steps_down_and_doubles_nothing(
+    seed: int, chooses: Callable[[ThreadCall], bool]
+) -> None:
     """Case B063: an election error kept a stale leader for 19 days, and each cron row came twice."""
     with SimWorld(seed) as world:
         cluster = ready(world, Work())
@@ -121,7 +135,11 @@ def test_a_leader_whose_renewals_fail_steps_down_and_doubles_nothing(seed: int) 
         old = next(node for node in cluster.cores if node.app is cluster.leader)
         fault = FailBefore(StoreUnavailable("its own connection is gone"))
         struck = [True]
-        cluster.thread_hooks.append(lambda call: fault if struck and call.node == old.name else None)
+
+        def strike(call: ThreadCall) -> ThreadFault | None:
+            return fault if struck and call.node == old.name and chooses(call) else None
+
+        cluster.thread_hooks.append(strike)
         world.run_for(40.0)
         new = cluster.leader
         assert new is not None
