@@ -21,7 +21,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class PeerNotReading(DschedError):
-    """The peer left more than the high-water mark unread and was dropped."""
+    """The peer left more than the high-water mark unread, or something for too long, and was dropped."""
 
     code = "peer_not_reading"
 

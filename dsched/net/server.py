@@ -2,19 +2,21 @@
 
 from typing import Any
 
-from twisted.internet.interfaces import IAddress
+from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.python.failure import Failure
 
 from dsched.clock import Clock
 from dsched.net.admission import PendingPeers, ProtocolErrorLog
 from dsched.net.outbox import HIGH_WATER
-from dsched.net.protocol import FramedProtocol, FrameHandler
+from dsched.net.protocol import FramedProtocol, FrameHandler, PeerNotReading
 from dsched.wire.header import MAX_BODY, MAX_BODY_UNREGISTERED
 
 __all__ = ["REGISTRATION_TIMEOUT_S", "WorkerListenerFactory"]
 
 REGISTRATION_TIMEOUT_S = 10.0
+STALL_TIMEOUT_S = 60.0
+"""How long a peer may take nothing of what waits for it."""
 
 
 class WorkerListenerFactory(Factory):
@@ -73,6 +75,7 @@ class _ListenedPeer(FramedProtocol):
         super().__init__(handler, clock, **limits)
         self._listener = listener
         self._is_pending = True
+        self._stalled: IDelayedCall | None = None
 
     def connectionMade(self) -> None:
         self._listener.peers.add(self)
@@ -83,9 +86,21 @@ class _ListenedPeer(FramedProtocol):
         self._settle()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._clock.cancel(self._stalled)
         self._settle()
         self._listener.peers.discard(self)
         super().connectionLost(reason)
+
+    def _room_changed(self) -> None:
+        # Also one that goes on beating may have stopped to read. Whenever it makes room, its time begins anew.
+        self._clock.cancel(self._stalled)
+        if not self.writable:
+            self._stalled = self._clock.call_later(STALL_TIMEOUT_S, self._give_up)
+        super()._room_changed()
+
+    def _give_up(self) -> None:
+        reason = f"{self.address} has read nothing for {STALL_TIMEOUT_S:.0f} s"
+        self.abort(PeerNotReading(reason, address=self.address))
 
     def _blamed(self, reason: str, got: bytes) -> None:
         self._listener.error_log.report(self.address, reason, got)

@@ -16,6 +16,7 @@ from dsched.net.admission import ProtocolErrorLog
 from dsched.net.protocol import FramedProtocol
 from dsched.net.server import WorkerListenerFactory
 from dsched.wire.framing import Frame
+from dsched.wire.messages import HEARTBEAT_FRAME
 
 
 class Silent:
@@ -110,6 +111,27 @@ class ListenerCase(SynchronousTestCase):
         self.reactor.advance(10)
         self.assertTrue(peer.transport.disconnected)
         self.assertEqual([e["got"] for e in self.logged()], ["ca fe ba"])
+
+    def test_who_takes_nothing_for_a_minute_is_cut_and_who_takes_little_is_not(self) -> None:
+        """Case B094: its beats do not help it."""
+        peer = self.call("10.0.0.1")
+        assert peer is not None
+        peer.registered()
+        transport = peer.transport
+        for _ in range(3):
+            transport.producer.pauseProducing()
+            peer.send(b"waits")
+            self.reactor.advance(59.9)
+            peer.dataReceived(HEARTBEAT_FRAME)
+            self.assertFalse(transport.disconnected)
+            transport.producer.resumeProducing()
+        self.reactor.advance(120)
+        self.assertFalse(transport.disconnected)
+        transport.producer.pauseProducing()
+        self.reactor.advance(60)
+        self.assertTrue(transport.disconnected)
+        self.hang_up(peer)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_the_memory_of_who_was_logged_is_bounded(self) -> None:
         log = ProtocolErrorLog(self.clock, max_addresses=3)
