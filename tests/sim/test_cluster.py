@@ -171,6 +171,35 @@ def test_a_silent_worker_costs_its_task_one_retry_and_comes_back_by_itself() -> 
         assert task["retry_count"] == 1
 
 
+def test_the_reset_of_a_frozen_link_does_not_touch_the_next_one() -> None:
+    """Case B058: link 1 freezes, the worker comes on link 2, link 1 is reset a second later."""
+    with SimWorld(58) as world:
+        work = Work(60.0)
+        cluster = SimCluster(world, work.handlers, workers=1, slots=4)
+        cluster.start()
+        cluster.until_ready()
+        cluster.ask(lambda core: core.create_job({"name": "work", "sharding_total": 4, "timeout": 120}))
+        run_id = cluster.ask(lambda core: core.trigger("work", {}))["id"]
+        world.run_until(lambda: len(work.begun) == 4, 5.0)
+        [worker], [core] = cluster.workers, cluster.cores
+        [frozen] = world.network.between(worker, core)
+        world.network.stall(frozen)
+
+        def on_another_link() -> bool:
+            return any(link is not frozen for link in world.network.between(worker, core))
+
+        world.run_until(on_another_link, 45.0)
+        world.run_for(1.0)
+        world.network.release(frozen)
+        if frozen in world.network.between(worker, core):
+            world.network.cut(frozen)
+        world.run_for(5.0)
+        [seen] = core.app.workers()
+        assert (seen["worker_id"], seen["slots"]) == ("worker1", 4)
+        assert cluster.until_ended(run_id)["counts"] == {"SUCCESS": 4}
+        assert set(work.begun.values()) == {1}
+
+
 def test_the_end_of_a_worker_repeats_nothing_that_has_ended() -> None:
     """Case B057: the run is done, and its worker dies four minutes later."""
     with SimWorld(57) as world:

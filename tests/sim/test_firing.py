@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 
+from dsched.errors import StoreUnavailable
 from dsched.testing.cluster import SimCluster
-from dsched.testing.sim_threads import Crash, ThreadCall, ThreadFault
+from dsched.testing.sim_threads import Crash, FailAfter, FailBefore, ThreadCall, ThreadFault
 from dsched.testing.world import SimWorld
 from tests.sim.work import Work
 
@@ -38,7 +39,7 @@ def ticking(world: SimWorld, work: Work, seconds: float, **options: Any) -> SimC
 
 def runs(cluster: SimCluster) -> list[Any]:
     """Return the runs of `tick`, oldest first."""
-    return sorted(cluster.store.runs(1000, None, {"job": "tick"}).items, key=lambda row: row.created_at)
+    return sorted(cluster.store.runs(2000, None, {"job": "tick"}).items, key=lambda row: row.created_at)
 
 
 @pytest.mark.parametrize("step_s", [-7200, 7200])
@@ -152,3 +153,30 @@ def test_what_is_due_in_hours_runs_once_whoever_leads_then() -> None:
         world.run_for(600.0)
         assert list(work.begun.values()) == [1]
         assert [row.status for row in runs(cluster)] == ["SUCCESS"]
+
+
+def test_a_store_that_fails_now_and_then_costs_no_due_and_doubles_none() -> None:
+    """Case B086: every twentieth commit fails, with or without effect, for a thousand dues under three cores."""
+    with SimWorld(86) as world:
+        work = Work(0.1)
+        rng = world.derive_rng("faults")
+        cluster = ticking(world, work, 1, cores=3)
+        [job] = cluster.store.jobs(1, None, {}).items
+        away = StoreUnavailable("deadlock found")
+
+        def strike(call: ThreadCall) -> ThreadFault | None:
+            if call.function.endswith(".commit") and rng.random() < 0.05:
+                return rng.choice((FailBefore(away), FailAfter(away)))
+            return None
+
+        cluster.thread_hooks.append(strike)
+        world.run_for(1000.0)
+        cluster.thread_hooks.clear()
+        world.run_for(5.0)
+        rows = runs(cluster)
+        assert job.next_due is not None
+        dues = [row.due for row in rows]
+        assert dues == list(range(job.next_due, job.next_due + 1000 * len(dues), 1000))
+        assert len(dues) >= 1000
+        assert {row.status for row in rows[:-2]} == {"SUCCESS"}
+        assert set(work.begun.values()) == {1}

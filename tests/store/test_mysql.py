@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import pymysql
 import pytest
 
 from dsched.engine.changes import Batch, DueRow
@@ -419,6 +420,47 @@ def test_both_sides_of_a_deadlock_get_through(mysql_url: str, store: MySqlStore,
         assert sorted(runs.values()) == [1, 2]
         assert [store.job(name).updated_at for name in "ab"] == [before + 2] * 2  # type: ignore[union-attr]
     second.close()
+
+
+class Contended:
+    """A connection of the driver on which a part of all statements meet other transactions."""
+
+    def __init__(self, connection: Any, rng: random.Random) -> None:
+        self._connection = connection
+        self._rng = rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def cursor(self) -> Any:
+        cursor = self._connection.cursor()
+        execute = cursor.execute
+
+        def contended(statement: bytes) -> Any:
+            if self._rng.random() < 0.05:
+                raise pymysql.err.OperationalError(self._rng.choice((1213, 1205)), "met another transaction")
+            return execute(statement)
+
+        cursor.execute = contended
+        return cursor
+
+
+def test_conflicts_of_every_twentieth_statement_lose_and_double_nothing(
+    mysql_url: str, leader_of: Any, rows: Any
+) -> None:
+    """Case B086: the whole transaction goes again, and its caller learns nothing of it."""
+    pauses: list[float] = []
+    rng = random.Random(86)
+    store = opened(mysql_url, sleep=pauses.append, rng=rng)
+    leader = leader_of(store)
+    mine = store._writers.mine
+    store._writers.mine = lambda: Contended(mine(), rng)  # type: ignore[method-assign]
+    for number in range(200):
+        leader.commit(runs_new=[rows.run(f"census~{number}")], tasks_new=[rows.task(number + 1, f"census~{number}", 0)])
+    assert len(pauses) > 10
+    active = store.load_active()
+    assert (len(active.runs), len(active.tasks), store.leader().batch) == (200, 200, 200)
+    store.close()
 
 
 # -- the answer to COMMIT is lost
