@@ -20,6 +20,7 @@ def server() -> Iterator[MariaDbServer]:
 
 
 def test_a_core_waits_for_its_server_and_goes_on_after_a_restart(server: MariaDbServer, tmp_path: Path) -> None:
+    """Case B083: with real processes."""
     name = server.create_database()
     server.execute("CREATE USER app@'127.0.0.1' IDENTIFIED BY 'hush'", f"GRANT ALL ON {name}.* TO app@'127.0.0.1'")
     server.shut_down()

@@ -114,6 +114,7 @@ def test_a_result_that_is_cut_off_is_refused_by_name_and_fails_its_attempt_at_th
             assert bad.task_id in stranger.errors[-1].message
             status = cluster.ask(lambda core: core.task(bad.task_id))["status"]
             assert status == ("FAILED" if number == 3 else "RUNNING")
+            assert stranger.acks == (number == 3)
         stranger.say(frame(Response(good.job_id, good.task_id, True, data=1, attempt=1, fence=good.fence)))
         assert cluster.until_ended(run_id)["counts"] == {"FAILED": 1, "SUCCESS": 1}
         assert stranger.gone is None

@@ -464,6 +464,7 @@ def test_a_page_has_at_least_one_row(store: Store, limit: int) -> None:
 
 @pytest.mark.parametrize("name", ["\ud800", "\0", "", "x" * 100_000])
 def test_any_name_can_be_asked_for(store: Store, name: str) -> None:
+    """Case B069: a NUL in an id that is asked for."""
     assert store.job(name) is store.run(name) is store.task(name) is store.worker(name) is None
     assert list(store.attempts(name)) == list(store.logs(name)) == list(store.runs_by_id([name, name])) == []
     assert store.statuses([name]) == store.task_counts([name]) == {}

@@ -37,6 +37,7 @@ class PoolThreadsTests(TestCase):
         self.assertEqual(seen, list(range(50)))
 
     async def test_one_that_hangs_holds_up_nobody_else(self) -> None:
+        """Case B087."""
         threads = self.pool(3)
         free = threading.Event()
         stuck = threads.run(free.wait, LIMIT_S)

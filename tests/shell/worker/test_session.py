@@ -15,6 +15,7 @@ from dsched.wire.messages import (
     FEATURES,
     Cancel,
     Drain,
+    Error,
     Heartbeat,
     MessageType,
     RegisterAck,
@@ -598,6 +599,20 @@ class Reconnecting(SessionCase):
         self.assertEqual(list(self.session.ledger), [(task(2), 1)])
         again.say(ResultAcks([(task(2), 1)]))
         self.assertEqual(len(self.session.ledger), 0)
+
+    def test_a_result_that_the_core_cannot_read_is_not_sent_over_and_over(self) -> None:
+        """Case B073: it is kept, and goes again with the next connection only."""
+        line = self.joined()
+        line.say(request(0, "echo"))
+        self.assertEqual(len(self.responses(line)), 1)
+        line.say(Error("bad_result", f"result of task {task(0)}: truncated"))
+        for _ in range(20):
+            self.pass_time(10)
+            self.assertEqual(self.responses(line), [])
+            line.say(Heartbeat())
+        self.assertFalse(line.is_closed)
+        line.say(request(1, "echo"))
+        self.assertEqual(len(self.responses(line)), 1)
 
     def test_what_runs_and_what_waits_is_told(self) -> None:
         line = self.joined()

@@ -7,6 +7,7 @@ import pytest
 from dsched.engine.settings import EngineSettings
 from dsched.testing.engine_bench import BenchWorker, EngineBench, response
 from dsched.wire.encoding import decode_any
+from dsched.wire.messages import ResponseIn
 
 
 def one(bench: EngineBench, **job: Any) -> tuple[BenchWorker, str, Any]:
@@ -287,6 +288,7 @@ def test_a_foreign_result_changes_nothing() -> None:
 
 
 def test_results_and_starts_of_nobody_are_ignored() -> None:
+    """Case B069: also of a task whose id holds a NUL."""
     bench = EngineBench()
     worker, task_id, request = one(bench)
     bench.engine.results(999, [response(request, success=True)], bench.now)
@@ -294,6 +296,10 @@ def test_results_and_starts_of_nobody_are_ignored() -> None:
     bench.engine.bad_result(worker.session_id, "no:0", bench.now)
     bench.engine.flushed(999, True, bench.now)
     assert not bench.engine.has_changes()
+    worker.send(ResponseIn(1, "a\0b:0", True, attempt=1))
+    assert worker.acks == [("a\0b:0", 1)] and bench.store.task("a\0b:0") is None
+    worker.succeed(request)
+    assert bench.task(task_id).status == "SUCCESS"
 
 
 def test_a_result_that_nobody_can_read_fails_its_attempt_and_frees_the_slot() -> None:

@@ -177,6 +177,7 @@ def test_the_only_transfer_encoding_is_chunked(values, version):
     ("target", "limit"), [("/api/v1/jobs", 1 << 20), ("/api/v1/jobs/a/trigger", 1 << 20), ("/api/v1/runs", 16 << 20)]
 )
 def test_the_declared_length_is_limited(target, limit):
+    """Case B067: too large a body is 413 before it is read."""
     assert refusal(head("POST", target, JSON, length=limit)) is None
     with pytest.raises(TooLarge) as caught:
         admit(head("POST", target, JSON, length=limit + 1))
