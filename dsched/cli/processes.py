@@ -1,6 +1,7 @@
 """Roles of twistd as child processes: start them, wait until they are ready, stop them, read their logs."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from dsched.store.mysql import PASSWORD_VARIABLE
 
 __all__ = ["CoreProcess", "RoleFailed", "RoleProcess", "WorkerProcess", "free_port", "role_command", "wait_until"]
 
+_PORTS = (20_000, 32_000)
 _POLL_S = 0.05
 _HOST = "127.0.0.1"
 
@@ -29,11 +31,18 @@ class RoleFailed(DschedError):
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port of loopback that nobody listens on, below those that outgoing connections get by themselves.
+
+    Another process may take it before it is used, but not by chance.
+    """
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+        return port
 
 
 def role_command(role: str, *options: str) -> list[str]:

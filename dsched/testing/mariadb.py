@@ -7,6 +7,7 @@ has. Nothing of it is left behind: not even when this process is killed, where `
 import atexit
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -28,6 +29,7 @@ from dsched.store.mysql.connection import MySqlSettings, connect
 __all__ = ["Databases", "MariaDbServer", "ServerFailed"]
 
 _HOST = "127.0.0.1"
+_PORTS = (20_000, 32_000)
 _POLL_S = 0.02
 _READY_S = 60.0
 _PLACES = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -49,10 +51,15 @@ def _program(*names: str) -> str:
 
 
 def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port that nobody listens on, below those that systems give to outgoing connections by themselves."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with closing(socket.socket()) as probe:
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+        return port
 
 
 class MariaDbServer:
@@ -105,6 +112,8 @@ class MariaDbServer:
             return
         command = [
             _program("mariadb-install-db", "mysql_install_db"), "--no-defaults", f"--datadir={self.data}",
+            # A server that starts removes what it takes for leftovers from its tmpdir: two at once need two.
+            f"--tmpdir={self.folder}",
             f"--user={_user()}", "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
             "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0", "--skip-innodb-doublewrite",
         ]  # fmt: skip
