@@ -19,7 +19,7 @@ soak: .venv/ready-test
 	$(python) -m pytest -m "soak or not integration" --hypothesis-profile=soak
 	$(python) -m dsched.testing.scenario --seeds 0:5000 --jobs 2 --per-kind 500 --per-pair 30
 	$(python) -m tests.integration.rounds core=100 worker=100 restart=20 stop=30 leader=50
-	$(python) -m tests.integration.rounds server=50 outage=1 deadlock=10000
+	$(python) -m tests.integration.rounds server=50 halt=10 outage=1 deadlock=10000
 	$(python) -m tests.integration.rounds core=20 worker=20 restart=5 leader=10 --store mariadb
 
 bench: .venv/ready

@@ -47,8 +47,9 @@ def campaigns(*, long: bool) -> dict[str, Campaign]:
     kill = partial(kill_the_core, outage_s=(0.0, 10.0 if long else 1.5))
     stop = partial(stop_a_worker, pause_s=(10.0, 90.0 if long else 25.0))
     pause = partial(pause_the_leader, pause_s=(15.0, 40.0 if long else 25.0))
-    server = partial(lose_the_server, outage_s=(0.0, 5.0 if long else 1.0), more=True)
+    server = partial(lose_the_server, outage_s=(0.0, 8.0 if long else 1.0), more=True)
     outage = partial(lose_the_server, outage_s=(120.0, 120.0) if long else (15.0, 15.0))
+    halt = partial(lose_the_server, outage_s=(5.0, 60.0 if long else 15.0), way="halt")
     unit = 500 if long else 300
     deadlock = partial(meet_deadlocks, transactions=unit, may_take_long=long)
     return {
@@ -58,6 +59,7 @@ def campaigns(*, long: bool) -> dict[str, Campaign]:
         "stop": Campaign("SIGSTOP of a worker", stop, 5, timeout_s=6),
         "leader": Campaign("SIGSTOP of the leader", pause, 5, cores=2),
         "server": Campaign("kill -9 of the database server", server, 3, on_server=True),
+        "halt": Campaign("SIGSTOP of the database server", halt, 3, on_server=True),
         "outage": Campaign("outage of the database server", outage, 2, on_server=True),
         "deadlock": Campaign("deadlocks", deadlock, 2, cores=3, on_server=True, unit=unit),
     }

@@ -19,6 +19,8 @@ REPEAT_S = 0.1
 class Load(threading.Thread):
     """Keeps about `level` tasks open by bulk requests to whichever core answers, until `stop`.
 
+    While `insists` is set it asks whatever is open already.
+
     `answered` maps each key to its run id; `unexpected` holds what no core should have answered.
     """
 
@@ -29,6 +31,7 @@ class Load(threading.Thread):
         self.repeated = 0
         self.unexpected: list[str] = []
         self.is_asking = threading.Event()
+        self.insists = False
         self._clients = [Client(url, timeout_s=5.0) for url in urls]
         self._prefix = prefix
         self._level = level
@@ -40,7 +43,7 @@ class Load(threading.Thread):
         """Ask until told to stop; a request that is under way is asked to its end."""
         try:
             while not self._stopping.is_set():
-                if self._is_full():
+                if not self.insists and self._is_full():
                     time.sleep(0.05)
                 else:
                     self._ask(self._new_body())

@@ -24,10 +24,13 @@ class _Loss:
     starved_s: float
 
 
-def lose_the_server(cluster: RoundCluster, outage_s: tuple[float, float], *, more: bool = False) -> dict[str, float]:
-    """One round: a SIGKILL with an outage between the two bounds; returns its figures, raises `RoundFailed`.
+def lose_the_server(
+    cluster: RoundCluster, outage_s: tuple[float, float], *, way: str = "kill", more: bool = False
+) -> dict[str, float]:
+    """One round: a SIGKILL, or "halt" (SIGSTOP), for a time between the two bounds.
 
-    With `more` now and then the server is also halted (SIGSTOP) or shut down in order, before the kill or after it.
+    With `more` now and then the server is also halted or shut down in order, before that or after it. Returns its
+    figures, raises `RoundFailed`.
     """
     rng, server = cluster.rng, cluster.server
     ways: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
@@ -35,7 +38,7 @@ def lose_the_server(cluster: RoundCluster, outage_s: tuple[float, float], *, mor
         "halt": (server.freeze, server.resume),
         "shut down": (server.shut_down, server.start),
     }
-    chosen = ["kill"]
+    chosen = [way]
     if more and rng.random() < _MORE:
         chosen.insert(rng.randrange(2), rng.choice(("halt", "shut down")))
     cluster.begin()
@@ -75,7 +78,10 @@ def _lose(cluster: RoundCluster, leave: Callable[[], None], come_back: Callable[
         in_flight, _ = cluster.store.in_flight()
     gone_s = time.monotonic()
     leave()
+    # Requests that come now get no answer, or 503, and are repeated.
+    cluster.load.insists = True
     time.sleep(outage_s)
+    cluster.load.insists = False
     waited_s = without_cpu_s(cluster.cores[0].pid)
     come_back()
     back_s = time.monotonic()
