@@ -13,6 +13,7 @@ from dsched.engine.definition import RunRequest, parse_job
 from dsched.engine.firing import Firing
 from dsched.engine.membership import Membership
 from dsched.engine.recovery import Recovery
+from dsched.engine.retry import FIRST_REFUSAL_S
 from dsched.engine.session import Session, SessionState
 from dsched.engine.settings import EngineSettings
 from dsched.engine.split import Part
@@ -208,29 +209,41 @@ class Engine:
         from before the wall clock was set back and the core started again, is taken 1 ms later.
         """
         results = {(row.task_id, row.attempt) for row in part.batch.tasks_set if row.status == TaskState.SUCCESS}
-        for run_id, (row, tasks) in runs.items():
-            self.recovery.reload_run(run_id, row, tasks, now)
+        pauses = {
+            run_id: self.recovery.reload_run(run_id, row, tasks, now) for run_id, (row, tasks) in runs.items()
+        }  # fmt: skip
         taken = {row.due for row in part.batch.runs_new if row.due is not None and runs[row.run_id][0] is not None}
         for name, job_row in jobs.items():
             self.recovery.reload_job(name, job_row, part, max(taken, default=None), now)
+        acks: dict[tuple[str, int], Ack] = {}
         for effect in part.effects:
             if isinstance(effect, Answer):
                 self.state.effects.append(Answer(effect.token, None, error, None))
             elif isinstance(effect, Ack):
-                # Else its worker keeps the result, and the slot of a closed attempt is never free.
-                self.state.effects.append(effect)
-                results.add((effect.task_id, effect.attempt))
+                acks[effect.task_id, effect.attempt] = effect
             elif isinstance(effect, Send) and (session := self.membership.sessions.get(effect.session_id)) is not None:
                 session.sent_bytes = max(0, session.sent_bytes - len(effect.data))
-        for task_id, number in sorted(results):
-            task = self.state.tasks.get(task_id)
-            if task is not None and task.live is not None and task.attempt == number:
-                task.live.session.remove(task.live)
-                text = f"the store refused the result: {error.message}"
-                error_row = error_text("ResultRefused", text)
-                self.attempts.fail(task.live, Outcome.ERROR, text, now, retryable=False, error=error_row)
+        text = f"the store refused the result: {error.message}"
+        for task_id, number in sorted(results | acks.keys()):
+            pause_s = pauses.get(task_id.rpartition(":")[0], 0.0)
+            refusal = (task_id, number, acks.get((task_id, number)), text)
+            if pause_s > FIRST_REFUSAL_S:
+                self.state.arm(now, pause_s, self._refuse_result, refusal)
+            else:
+                self._refuse_result(refusal, now)
         for session in self.membership.sessions.values():
             self.attempts.dispatcher.fill(session, now)
+
+    def _refuse_result(self, refusal: tuple[str, int, Ack | None, str], now: Moment) -> None:
+        task_id, number, ack, text = refusal
+        if ack is not None:
+            # Else its worker keeps the result, and the slot of a closed attempt is never free.
+            self.state.effects.append(ack)
+        task = self.state.tasks.get(task_id)
+        if task is not None and task.live is not None and task.attempt == number:
+            task.live.session.remove(task.live)
+            error_row = error_text("ResultRefused", text)
+            self.attempts.fail(task.live, Outcome.ERROR, text, now, retryable=False, error=error_row)
 
     # -- looking
 

@@ -9,6 +9,7 @@ from dsched.engine.definition import job_from_definition, snapshot_of
 from dsched.engine.firing import Firing
 from dsched.engine.membership import Membership
 from dsched.engine.retry import Refusals
+from dsched.engine.session import Session
 from dsched.engine.split import Part
 from dsched.engine.state import State
 from dsched.model.instant import Moment
@@ -127,25 +128,38 @@ class Recovery:
             return
         self._membership.await_return(task, now, grace_s, pause_s)
 
-    def reload_run(self, run_id: str, row: RunRow | None, tasks: Sequence[TaskRow], now: Moment) -> None:
+    def reload_run(self, run_id: str, row: RunRow | None, tasks: Sequence[TaskRow], now: Moment) -> float:
         """Replace what memory holds of a run by what the store has (nothing, if it was never stored).
 
-        What the store has refused again and again goes on ever later.
+        What the store has refused again and again goes on ever later: returns in how many seconds.
         """
         known = self._state.runs.get(run_id)
+        states: dict[str, tuple[str, int]] = {}
         if known is not None:
             for task in known.tasks:
+                states[task.task_id] = task.state.value, task.attempt
                 if task.touched and task.live is not None and task.live.started and task.live.session.is_open:
                     # That it has begun may not be stored; its worker tells again when it comes back.
-                    session_id = task.live.session.session_id
-                    self._state.effects.append(Close(session_id, "what it reported was dropped"))
+                    self._drop_session(task.live.session)
                 self._forget(task)
             self._state.forget_run(known)
         else:
             self._state.forget_effects({run_id})
-        if row is not None and not RunState(row.status).is_terminal:
-            pause_s = self._refusals.pause_s(run_id, now.mono_s)
-            self.load_runs([row], tasks, now, max(self._state.settings.resume_grace_s, pause_s), pause_s)
+        if row is None or RunState(row.status).is_terminal:
+            return 0.0
+        for task_row in tasks:
+            session = self._membership.workers.get(task_row.target_worker or "")
+            changed = states.get(task_row.task_id) != (task_row.status, task_row.attempt)
+            if session is not None and session.plain and session.is_open and changed and task_row.status in OPEN:
+                self._drop_session(session)  # It does not say twice how a task ended.
+        pause_s = self._refusals.pause_s(run_id, now.mono_s)
+        self.load_runs([row], tasks, now, max(self._state.settings.resume_grace_s, pause_s), pause_s)
+        return pause_s
+
+    def _drop_session(self, session: Session) -> None:
+        close = Close(session.session_id, "what it reported was dropped")
+        if close not in self._state.effects:
+            self._state.effects.append(close)
 
     def reload_job(self, name: str, row: JobRow | None, part: Part, taken_ms: int | None, now: Moment) -> None:
         """Replace what memory holds of a job by what the store has, past the due that it refused.

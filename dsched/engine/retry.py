@@ -3,7 +3,7 @@
 from random import Random
 from typing import Final
 
-__all__ = ["RETRY_CAP_S", "RETRY_JITTER", "Refusals", "rejection_delay_ms", "retry_delay_ms"]
+__all__ = ["FIRST_REFUSAL_S", "RETRY_CAP_S", "RETRY_JITTER", "Refusals", "rejection_delay_ms", "retry_delay_ms"]
 
 RETRY_CAP_S: Final = 300.0
 RETRY_JITTER: Final = 0.10
@@ -13,7 +13,8 @@ _REJECTION_CAP_MS: Final = 300_000
 # Doubling more often than this changes nothing under any cap in use, and would overflow a float.
 _MAX_DOUBLINGS: Final = 512
 
-_REFUSAL_BASE_S: Final = 0.1
+FIRST_REFUSAL_S: Final = 0.1
+"""How long what the store has refused once is left alone."""
 _REFUSAL_CAP_S: Final = 10.0
 _REFUSALS_KEPT: Final = 1000
 
@@ -59,4 +60,4 @@ class Refusals:
         self._last[key] = count, mono_s
         if len(self._last) > _REFUSALS_KEPT:
             del self._last[next(iter(self._last))]
-        return min(_REFUSAL_CAP_S, _REFUSAL_BASE_S * 2.0 ** min(count - 1, _MAX_DOUBLINGS))
+        return min(_REFUSAL_CAP_S, FIRST_REFUSAL_S * 2.0 ** min(count - 1, _MAX_DOUBLINGS))

@@ -178,3 +178,37 @@ def test_what_was_fired_while_a_due_was_being_refused_is_not_fired_again() -> No
     assert len(bench.store.runs(10, None, {"job": "job"}).items) == 1
     bench.advance(1.5)
     assert len(bench.store.runs(10, None, {"job": "job"}).items) == 2
+
+
+def test_a_plain_worker_whose_answer_was_forgotten_is_hung_up_on() -> None:
+    bench = EngineBench()
+    bench.job(sharding_total=2, timeout=0, retries=1)
+    plain = bench.register("p1", None)
+    run_id = bench.run()
+    bench.refuse = lambda batch: bool(batch.tasks_set)
+    plain.succeed(plain.requests[0])
+    bench.advance(20)
+    assert plain.close_reason == "what it reported was dropped"
+    bench.refuse = lambda batch: False
+    bench.advance(60)
+    again = bench.register("p1", None)
+    bench.advance(30)
+    for request in list(again.requests):
+        again.succeed(request)
+    assert bench.status(run_id) == "SUCCESS"
+
+
+def test_a_result_that_is_refused_again_and_again_is_tried_ever_more_rarely() -> None:
+    bench = EngineBench()
+    worker = bench.worker(slots=1)
+    bench.job(timeout=0)
+    run_id = bench.run()
+    bench.refuse = lambda batch: any(row.run_id == run_id for row in batch.tasks_set)
+    worker.succeed(worker.requests[0])
+    for _ in range(12):
+        bench.advance(5.0)
+        worker.beat()
+    assert 3 <= bench.refusals <= 15 and not worker.acks
+    bench.refuse = lambda batch: False
+    bench.advance(10.0)
+    assert bench.status(run_id) == "FAILED" and worker.acks == [(f"{run_id}:0", 1)]
