@@ -3,7 +3,7 @@
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final
 from urllib.parse import quote
@@ -41,6 +41,8 @@ class MySqlStore(SqlReads):
     server ends after `reader_s` or `writer_s` seconds, a wait for a lock after `lock_wait_s`. `rng` and `sleep` are for
     the pauses after deadlocks. `migrations` are for tests.
     """
+
+    open_task = _OPEN_TASK
 
     def __init__(
         self,
@@ -192,14 +194,6 @@ class MySqlStore(SqlReads):
             raise
         except (OverflowError, ValueError) as error:
             raise BatchRefused(str(error)) from error
-
-    # -- reads
-
-    def open_counts(self) -> Mapping[str, int]:
-        """Return how many tasks there are in each status that is not terminal."""
-        with self.reading() as execute:
-            text = f"SELECT status, count(*) FROM schedule_job WHERE {_OPEN_TASK} GROUP BY status"
-            return dict(execute(text).fetchall())
 
 
 def _check_version(cursor: Any) -> None:
