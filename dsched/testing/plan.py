@@ -1,9 +1,10 @@
 """A scenario as data: what a seed does to a cluster."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dsched.engine.settings import EngineSettings
 from dsched.testing.faults import Fault, draw_faults
 from dsched.testing.workload import JobPlan, Request, draw_jobs, draw_requests
 
@@ -34,6 +35,7 @@ class Plan:
     jobs: tuple[JobPlan, ...]
     requests: tuple[Request, ...]
     faults: tuple[Fault, ...]
+    settings: EngineSettings = field(default_factory=EngineSettings)
 
 
 def draw_plan(seed: int, mode: Mode, hours: float = 1.0) -> Plan:
@@ -54,4 +56,17 @@ def draw_plan(seed: int, mode: Mode, hours: float = 1.0) -> Plan:
         tuple(jobs),
         tuple(draw_requests(random.Random(f"{seed}/requests"), jobs, span_s)),
         tuple(draw_faults(random.Random(f"{seed}/faults"), span_s, cores=3, workers=workers)),
+        _draw_settings(random.Random(f"{seed}/settings")),
+    )
+
+
+def _draw_settings(rng: random.Random) -> EngineSettings:
+    """Return the defaults, or bounds so small that most of what waits does so in the store."""
+    if rng.random() < 0.5:
+        return EngineSettings()
+    return EngineSettings(
+        waiting_tasks=rng.choice((0, 2, 4, 8, 16, 30)),
+        lane_tasks=rng.choice((1, 2, 4)),
+        page_below=rng.choice((1, 2, 4)),
+        page_tasks=rng.choice((1, 3, 5)),
     )
