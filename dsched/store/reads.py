@@ -16,7 +16,6 @@ from dsched.model.rows import (
     TaskRow,
     WorkerRow,
 )
-from dsched.model.run import RunState
 from dsched.store.backlog import BacklogReads
 from dsched.store.interface import Active, Page
 from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit, is_storable
@@ -42,8 +41,6 @@ Execute = Callable[..., Any]
 
 _FETCH: Final = 10_000
 _MOST_IDS: Final = 512
-_OPEN_RUN: Final = "status IN (" + ", ".join(f"'{s.value}'" for s in RunState if not s.is_terminal) + ")"
-_NOT_PARKED: Final = "NOT EXISTS (SELECT 1 FROM backlog WHERE backlog.run_id = run.run_id)"
 
 
 class SqlReads(ABC):
@@ -58,12 +55,17 @@ class SqlReads(ABC):
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self._runs_by_id = where_in(RUN.select(), "run_id", mark)
-        self._tasks_of_runs = where_in(TASK.select(), "run_id", mark)
-        self._backlog = BacklogReads(mark)
+        self._tasks_of_runs = where_in(TASK.select(self.by_index("schedule_job_run")), "run_id", mark)
+        self._backlog = BacklogReads(mark, self.by_index)
         self._statuses = where_in("SELECT task_id, status FROM schedule_job", "task_id", mark)
         self._task_counts = where_in(
             "SELECT run_id, status, count(*) FROM schedule_job", "run_id", mark, "GROUP BY run_id, status"
         )
+
+    @staticmethod
+    def by_index(name: str) -> str:
+        """Return what makes a statement use an index, where the dialect's planner would not always know better."""
+        return ""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Execute]:
@@ -79,7 +81,7 @@ class SqlReads(ABC):
         backlog = self._backlog
         with self.reading() as execute:
             jobs = _fetch(execute, JOB, JOB.select())
-            runs = _fetch(execute, RUN, RUN.select(f"WHERE {_OPEN_RUN} AND {_NOT_PARKED}"))
+            runs = backlog.open_runs(execute)
             tasks: list[TaskRow] = []
             start = 0
             for size in chunk_sizes(len(runs), _MOST_IDS):

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from dsched.engine.settings import EngineSettings
 from dsched.testing.faults import Fault, draw_faults
-from dsched.testing.workload import JobPlan, Request, draw_jobs, draw_requests
+from dsched.testing.workload import JobPlan, Request, draw_bursts, draw_jobs, draw_requests
 
 __all__ = ["HOUR_S", "Mode", "Plan", "draw_plan"]
 
@@ -44,6 +44,11 @@ def draw_plan(seed: int, mode: Mode, hours: float = 1.0) -> Plan:
     span_s = HOUR_S * hours
     workers = 5
     jobs = draw_jobs(random.Random(f"{seed}/jobs"), span_s)
+    requests = draw_requests(random.Random(f"{seed}/requests"), jobs, span_s)
+    settings = _draw_settings(random.Random(f"{seed}/settings"))
+    if settings != EngineSettings():
+        requests += draw_bursts(random.Random(f"{seed}/bursts"), jobs, span_s)
+        requests.sort(key=lambda request: request.at_s)
     return Plan(
         seed,
         mode,
@@ -54,9 +59,9 @@ def draw_plan(seed: int, mode: Mode, hours: float = 1.0) -> Plan:
         rng.random() < 0.03,
         tuple((rng.choice((0, 0, rng.randint(-5000, 5000))), rng.uniform(-200, 200)) for _ in range(3 + workers)),
         tuple(jobs),
-        tuple(draw_requests(random.Random(f"{seed}/requests"), jobs, span_s)),
+        tuple(requests),
         tuple(draw_faults(random.Random(f"{seed}/faults"), span_s, cores=3, workers=workers)),
-        _draw_settings(random.Random(f"{seed}/settings")),
+        settings,
     )
 
 
