@@ -11,6 +11,7 @@ from dsched.core.threads import Threads
 from dsched.engine.backlog import Page
 from dsched.engine.engine import Engine
 from dsched.errors import StoreUnavailable
+from dsched.model.instant import Moment
 from dsched.model.rows import ParkedRun
 from dsched.store.interface import Store
 
@@ -89,8 +90,18 @@ class Paging:
         return rows
 
     def _release(self) -> None:
+        if self._stopped:
+            self._lock.release()
+        else:
+            self._tell(self._free)
+
+    def _free(self, now: Moment) -> None:
+        """Let the next read begin, which the event that this is asks for.
+
+        Told like what was read, and so after it: while the store is away both wait, and a read that began meanwhile
+        would make the engine forget what has left the backlog since the first one.
+        """
         self._lock.release()
-        self.go_on()
 
     def _give_up(self, failure: Any) -> None:
         if not self._stopped:

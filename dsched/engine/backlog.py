@@ -96,8 +96,13 @@ class Backlog:
         return max(1, min(self._settings.lane_tasks, self._settings.waiting_tasks // (len(self.lanes) + 1)))
 
     def release(self, run: Run | None) -> None:
-        """Forget a parked run that was kept in memory, now that nobody needs it there."""
-        if run is not None and run.parked and not run.touched and run.run_id not in self._state.parking:
+        """Forget a parked run that was kept in memory, now that nobody needs it there.
+
+        One that has changed since it was created stays until its page comes: a read under way may hold its old row.
+        """
+        if run is None or not run.parked or run.touched or run.version != 1:
+            return
+        if run.run_id not in self._state.parking:
             self._state.drop_run(run)
 
     def place(self, run: Run, now: Moment) -> None:
