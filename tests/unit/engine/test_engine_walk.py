@@ -359,7 +359,7 @@ class Walk:
         return pictures(engine)
 
     def check_backlog(self) -> None:
-        """All that is open and not in memory is in the backlog, beyond what its lane has read; nothing else is there."""
+        """All that is open and not in memory is in the backlog, where its lane has not read; nothing else is."""
         engine, store = self.bench.engine, self.bench.store
         for row in store.runs(1000, None, {}).items:
             parked = store.parked_run(row.run_id)
