@@ -58,6 +58,8 @@ class Backlog:
     def __init__(self, state: State, dispatcher: Dispatcher) -> None:
         self._state = state
         self._settings = state.settings
+        self._most_tasks = state.settings.waiting_tasks
+        self._most_bytes = state.settings.waiting_bytes
         self._dispatcher = dispatcher
         self.lanes: dict[LaneKey, Lane] = {}
         self.doomed: dict[str, tuple[int, int]] = {}
@@ -71,9 +73,11 @@ class Backlog:
     def parks(self, run: Run) -> bool:
         """Tell whether a new run, whose tasks are in memory already, waits in the store; if so, count it in its
         lane."""
+        if not self.lanes and not self._is_full():
+            return False
         snapshot = run.snapshot
         key = (snapshot.group, snapshot.handler, snapshot.priority)
-        lane = self.lanes.get(key) if self.lanes else None
+        lane = self.lanes.get(key)
         if lane is None:
             if not self._is_full():
                 return False
@@ -86,8 +90,8 @@ class Backlog:
         return True
 
     def _is_full(self) -> bool:
-        state, settings = self._state, self._settings
-        return len(state.tasks) > settings.waiting_tasks or state.params_size > settings.waiting_bytes
+        state = self._state
+        return len(state.tasks) > self._most_tasks or state.params_size > self._most_bytes
 
     def _least(self) -> int:
         """Return how many waiting tasks each lane may have however much there is of others."""

@@ -218,7 +218,7 @@ MUTANTS = (
     Mutant(
         "a new run overtakes those that are parked",
         _BACKLOG,
-        "        lane = self.lanes.get(key) if self.lanes else None\n        if lane is None:\n            if not",
+        "        lane = self.lanes.get(key)\n        if lane is None:\n            if not",
         "        lane = None\n        if lane is None:\n            if not",
     ),
     Mutant(
