@@ -187,7 +187,8 @@ class Journal:
             number += 1
             self._act(part.effects)
         self._engine.renumber(number)
-        self._engine.recount(await self._persist(self._reader, self._store.open_counts))
+        counts = await self._persist(self._reader, self._store.open_counts)
+        self._engine.recount(counts, await self._persist(self._reader, self._store.lanes))
         self._set_away(False)
 
     async def _give_up(self, part: Part, error: BatchRefused) -> None:

@@ -188,12 +188,13 @@ class CoreService(Service):
         # A dead core's workers look for a new one at once. A paused one's may be with it still, and work, until they
         # miss its answers: their leases must have ended before anybody else runs what they run.
         grace_s = self._settings.resume_grace_s if victory.predecessor_is_dead else self._settings.lease_s
-        engine.load(active.jobs, active.runs, active.tasks, now, grace_s)
+        engine.load(active.jobs, active.runs, active.tasks, active.counts, now, grace_s)
+        engine.load_backlog(active.lanes, active.parked_jobs, active.newest_due)
         self._term = Term(engine, self._store, self._writer, self._reader, self._clock, self._peers.connections)
         self._peers.term = self._term
         self.log.info(
             "this core leads: epoch {epoch}, {jobs} jobs, {tasks} open tasks",
-            epoch=leader.epoch, jobs=len(active.jobs), tasks=len(active.tasks),
+            epoch=leader.epoch, jobs=len(active.jobs), tasks=sum(active.counts.values()),
         )  # fmt: skip
         self._term.after_event()
         return self._term
@@ -275,6 +276,8 @@ class CoreService(Service):
                 if RunState(row.status).is_terminal:
                     text = f"run {run_id} has ended already: {row.status}"
                     raise Conflict(text, run=run_id, status=row.status) from None
+                # It waits in the store.
+                await self._within(Deferred.fromCoroutine(term.paging.take_in(run_id)))
             else:
                 return await self._run_view(row)
 
@@ -282,7 +285,9 @@ class CoreService(Service):
 
     async def _read(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return what the store says; raises `StoreUnavailable` when that takes too long."""
-        answer = self._reader.run(function, *args)
+        return await self._within(self._reader.run(function, *args))
+
+    async def _within(self, answer: Deferred[Any]) -> Any:
         timer = self._clock.call_later(READ_LIMIT_S, answer.cancel)
         try:
             return await answer

@@ -14,6 +14,7 @@ from twisted.logger import Logger
 
 from dsched.clock import Clock
 from dsched.core.journal import Journal
+from dsched.core.paging import Paging
 from dsched.core.threads import Threads
 from dsched.engine.changes import Ack, Answer, Close, Effect, Key, RunEnded, Send
 from dsched.engine.engine import Engine
@@ -63,6 +64,7 @@ class Term:
         self._postponed: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._back: list[Deferred[None]] = []
         self.journal = Journal(engine, store, writer, reader, clock, self._act, self._end, self._store_away)
+        self.paging = Paging(engine, store, reader, clock, self.tell, self._end)
 
     # -- events
 
@@ -112,9 +114,14 @@ class Term:
         return await answer
 
     def after_event(self) -> None:
-        """Commit what was decided, and wait for the next deadline."""
+        """Commit what was decided, wait for the next deadline, and read what there is room for."""
         self.journal.flush()
         self._arm()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._is_over and not self.journal.is_away:
+            self.paging.go_on()
 
     def wait_for_run(self, run_id: str) -> Deferred[None]:
         """Return a Deferred that fires when the run has ended or this term has; cancel it to give up."""
@@ -211,6 +218,7 @@ class Term:
             if peer is not None:
                 self.log.info("closing session of {address}: {reason}", address=peer.address, reason=close.reason)
                 peer.close()
+        self._read_on()
 
     def _send(self, session_id: int, data: bytes) -> None:
         peer = self._peers.get(session_id)
@@ -274,6 +282,7 @@ class Term:
         """End without a word to anybody but those who wait for answers."""
         self._is_over = True
         self.journal.stop()
+        self.paging.stop()
         self._clock.cancel(self._timer)
         self._fail_all(StoreUnavailable(f"this core stopped to lead ({error}); repeat it with the same key"))
         waiters, self._run_waiters = self._run_waiters, {}

@@ -8,9 +8,12 @@ effects with it. A run's key is its id (or that of the request that it came with
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dsched.model.rows import AttemptRow, JobRow, LogRow, RunRow, TaskRow, WorkerRow
+from dsched.model.rows import AttemptRow, BacklogRow, JobRow, LogRow, RunRow, TaskRow, WorkerRow
 
-__all__ = ["Ack", "Answer", "Batch", "Close", "DueRow", "Effect", "Key", "RunEnded", "Send", "job_key", "runs_told"]
+__all__ = [
+    "Ack", "Answer", "Batch", "Close", "DueRow", "Effect", "Key", "ParkedKey", "RunEnded", "Send", "job_key",
+    "runs_told",
+]  # fmt: skip
 
 Key = str
 
@@ -82,13 +85,21 @@ class DueRow(NamedTuple):
     next_due: int | None
 
 
+class ParkedKey(NamedTuple):
+    """Names a row of the backlog."""
+
+    seq: int
+    run_id: str
+
+
 @dataclass(slots=True)
 class Batch:
     """All row changes of one transaction.
 
     `*_new` are complete rows to insert; `*_set` are complete rows whose mutable columns replace those of the row with
     the same key and version `row.version - 1`. Updates ascend by `job_id` or `run_id`. The first statement of the
-    transaction moves the leader row from `number - 1` to `number` under `epoch`. `count_changes` is not stored: how
+    transaction moves the leader row from `number - 1` to `number` under `epoch`. `backlog_gone` are rows to delete, if
+    they are there. `count_changes` is not stored: how
     many more or fewer tasks are in each state that is not terminal once this is committed.
     """
 
@@ -107,11 +118,14 @@ class Batch:
     attempts: list[AttemptRow] = field(default_factory=list)
     workers: list[WorkerRow] = field(default_factory=list)
     logs: list[LogRow] = field(default_factory=list)
+    backlog_new: list[BacklogRow] = field(default_factory=list)
+    backlog_gone: list[ParkedKey] = field(default_factory=list)
     count_changes: dict[str, int] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Tell whether there is nothing to write but the leader row."""
         return not (
             self.runs_new or self.runs_set or self.tasks_new or self.tasks_set or self.attempts or self.logs
-            or self.jobs_new or self.jobs_set or self.jobs_gone or self.dues or self.workers
+            or self.jobs_new or self.jobs_set or self.jobs_gone or self.dues or self.workers or self.backlog_new
+            or self.backlog_gone
         )  # fmt: skip

@@ -92,6 +92,18 @@ class Dispatcher:
         group = self.groups.get(group_name)
         return group is not None and any(session.offers(handler) for session in group.members.values())
 
+    def waiting(self, group_name: str, handler: str, priority: int) -> int:
+        """Return about how many tasks wait in a lane; exactly 0 where none does."""
+        group = self.groups.get(group_name)
+        lane = group.lanes.get((-priority, handler)) if group is not None else None
+        if not lane:
+            return 0
+        while lane and not lane[-1].queued:
+            lane.pop()
+        while lane and not lane[0].queued:
+            lane.popleft()
+        return len(lane)
+
     # -- tasks
 
     def place(self, task: Task, now: Moment) -> None:

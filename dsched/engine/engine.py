@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from dsched.engine.attempts import Attempts, error_text
+from dsched.engine.backlog import Backlog, Page
 from dsched.engine.changes import Ack, Answer, Batch, Effect, Key, Send, job_key
 from dsched.engine.definition import RunRequest, parse_job
 from dsched.engine.firing import Firing
@@ -20,8 +21,8 @@ from dsched.engine.split import Part
 from dsched.engine.state import State
 from dsched.errors import DschedError
 from dsched.model.instant import Moment
-from dsched.model.rows import JobRow, LeaderRow, RunRow, TaskRow
-from dsched.model.task import OPEN, Outcome, TaskState
+from dsched.model.rows import JobRow, LaneRow, LeaderRow, ParkedRun, RunRow, TaskRow
+from dsched.model.task import Outcome, TaskState
 from dsched.wire.messages import Register, ResponseIn, ResumeIn, StartedMany
 
 __all__ = ["Engine"]
@@ -39,25 +40,54 @@ class Engine:
         self.state.fences.last = self.state.fence_taken = leader.last_fence
         self.attempts = Attempts(self.state)
         self.membership = Membership(self.state, self.attempts)
-        self.firing = Firing(self.state, self.attempts)
-        self.recovery = Recovery(self.state, self.attempts, self.membership, self.firing)
+        self.backlog = Backlog(self.state, self.attempts.dispatcher)
+        self.firing = Firing(self.state, self.attempts, self.backlog)
+        self.recovery = Recovery(self.state, self.attempts, self.membership, self.firing, self.backlog)
 
     # -- the start of a term
 
     def load(
-        self, jobs: Sequence[JobRow], runs: Sequence[RunRow], tasks: Sequence[TaskRow], now: Moment, grace_s: float
-    ) -> None:
+        self, jobs: Sequence[JobRow], runs: Sequence[RunRow], tasks: Sequence[TaskRow], counts: Mapping[str, int],
+        now: Moment, grace_s: float,
+    ) -> None:  # fmt: skip
         """Take what the store has into memory; nothing may have happened before.
 
-        Open attempts wait `grace_s` for their workers.
+        `counts` are all open tasks by status. Open attempts wait `grace_s` for their workers.
         """
         self.recovery.load_jobs(jobs, now)
         self.recovery.load_runs(runs, tasks, now, grace_s)
         self.firing.cancel_orphans(now)
-        counts = self.state.committed_counts
-        for row in tasks:
-            if row.status in OPEN:
-                counts[row.status] = counts.get(row.status, 0) + 1
+        self.state.committed_counts = dict(counts)
+
+    def load_backlog(
+        self, lanes: Sequence[LaneRow], parked_jobs: Iterable[str], newest_due: Iterable[ParkedRun]
+    ) -> None:
+        """Learn what waits in the store, after `load`.
+
+        `parked_jobs` are all jobs with runs there, gone or not; `newest_due` are the last runs of jobs' triggers, on
+        which further dues may have to be counted.
+        """
+        self.backlog.load(lanes, parked_jobs)
+        for parked in newest_due:
+            self.recovery.take_parked(parked)
+
+    # -- the backlog
+
+    def next_page(self) -> Page | None:
+        """Return what to read from the store next, if anything; tell `page_ended` before the next call."""
+        return self.backlog.next_page()
+
+    def paged_in(self, page: Page, parked: Sequence[ParkedRun], now: Moment) -> None:
+        """A portion of a page is here; portions come in order."""
+        self.recovery.page_in(page, parked, now)
+
+    def page_ended(self, page: Page, is_last: bool, now: Moment) -> None:
+        """A page was read, or could not be. `is_last`: there was nothing more between its ends."""
+        self.backlog.page_ended(page, is_last)
+
+    def take_parked(self, parked: ParkedRun, now: Moment) -> None:
+        """Take one parked run into memory, read after `backlog.begin_read`, so that it can be cancelled."""
+        self.recovery.take_parked(parked)
 
     # -- workers
 
@@ -180,15 +210,20 @@ class Engine:
 
     def take_batch(self, now: Moment, *, force: bool = False) -> tuple[Batch | None, list[Effect], dict[str, Key]]:
         """Return all changes since the last call; see `State.take_batch`."""
-        return self.state.take_batch(now, force)
+        batch, effects, units = self.state.take_batch(now, force)
+        if batch is not None and batch.backlog_gone:
+            self.backlog.left(batch)
+        return batch, effects, units
 
     def renumber(self, number: int) -> None:
         """The last batch that is stored has this number: one was refused, or was stored in parts."""
         self.state.batch_number = number
 
-    def recount(self, counts: Mapping[str, int]) -> None:
-        """Take the counts of open tasks from the store, where parts of a batch were refused."""
+    def recount(self, counts: Mapping[str, int], lanes: Iterable[LaneRow]) -> None:
+        """Take the counts of open tasks and the lanes of the backlog from the store, where parts of a batch were
+        refused, after `renumber`."""
         self.state.committed_counts = dict(counts)
+        self.backlog.recount(lanes, self.state.batch_number)
 
     def open_counts(self) -> dict[str, int]:
         """Return how many tasks are committed in each state that is not terminal."""
@@ -197,6 +232,7 @@ class Engine:
     def committed(self, batch: Batch) -> None:
         """A batch is stored."""
         self.state.committed(batch)
+        self.backlog.committed(batch)
 
     def refused(
         self, part: Part, error: DschedError, runs: Mapping[str, tuple[RunRow | None, Sequence[TaskRow]]],

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from dsched.engine.attempts import Attempts
+from dsched.engine.backlog import Backlog
 from dsched.engine.changes import Answer, DueRow, Key, job_key
 from dsched.engine.definition import RunRequest
 from dsched.engine.rowing import run_row
@@ -31,16 +32,18 @@ def job_row(job: Job) -> JobRow:
 
 CANCELLED_AT_ONCE = 2_000
 """Tasks that one portion of a deletion cancels: a few milliseconds of deciding."""
+JOB_DELETED = "the job was deleted"
 
 
 class Firing:
     """Creates and cancels runs."""
 
-    def __init__(self, state: State, attempts: Attempts) -> None:
+    def __init__(self, state: State, attempts: Attempts, backlog: Backlog) -> None:
         self._state = state
         self._settings = state.settings
         self._attempts = attempts
         self._dispatcher = attempts.dispatcher
+        self._backlog = backlog
 
     # -- jobs
 
@@ -70,6 +73,7 @@ class Firing:
         self._state.dues.pop(name, None)
         self._state.new_jobs = [row for row in self._state.new_jobs if row.name != name]
         self._state.gone_jobs.append(name)
+        self._backlog.doom(name)
         self._cancel_some(deque(run for run in self._state.runs.values() if run.snapshot.job == name), now)
 
     def cancel_orphans(self, now: Moment) -> None:
@@ -82,9 +86,10 @@ class Firing:
         tasks = 0
         while runs and tasks < CANCELLED_AT_ONCE:
             run = runs.popleft()
-            if self._is_waiting(run):
+            # One that is parked may have left the memory; it comes back to be cancelled.
+            if self._state.runs.get(run.run_id) is run and self._is_waiting(run):
                 tasks += run.sharding_total
-                self.cancel_run(run, now, "the job was deleted")
+                self.cancel_run(run, now, JOB_DELETED)
         if runs:
             self._state.arm(now, 0.0, self._cancel_some, runs)
 
@@ -165,7 +170,9 @@ class Firing:
         if missed:
             run.reason = f"stands for {missed} missed due instants since {format_instant(first_missed_ms)} as well"
         run.unit = job_key(job.name)
+        before = self._state.runs.get(job.waiting_run or "")
         job.waiting_run = run.run_id
+        self._backlog.release(before)
         self._start(run, now)
 
     # -- requests
@@ -236,7 +243,7 @@ class Firing:
 
     def _start(self, run: Run, now: Moment, first_job_id: int = 0) -> None:
         state = self._state
-        state.runs[run.run_id] = run
+        state.add_run(run)
         state.touch_run(run)
         for item in range(run.sharding_total):
             job_id = first_job_id if first_job_id and not item else state.ids.next(now.wall_ms)
@@ -244,6 +251,8 @@ class Firing:
             run.tasks.append(task)
             state.tasks[task.task_id] = task
             state.touch_task(task)
+        if self._backlog.parks(run):
+            return
         for task in run.tasks:
             self._dispatcher.place(task, now)
 
@@ -262,7 +271,8 @@ class Firing:
     def cancel(self, run_id: str, token: Key, now: Moment) -> None:
         """Cancel a run and answer `token` once that is stored.
 
-        Raises `NotFound` when it is not open: it never was, has ended, or ends in a commit that is under way.
+        Raises `NotFound` when it is not open or not in memory: it never was, has ended, ends in a commit that is under
+        way, or is parked.
         """
         run = self._state.runs.get(run_id)
         if run is None or run.state.is_terminal:

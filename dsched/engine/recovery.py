@@ -4,17 +4,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsched.engine.attempts import Attempts
+from dsched.engine.backlog import Backlog, Page
 from dsched.engine.changes import Close, DueRow, job_key
 from dsched.engine.definition import job_from_definition, snapshot_of
-from dsched.engine.firing import Firing
+from dsched.engine.firing import JOB_DELETED, Firing
 from dsched.engine.membership import Membership
 from dsched.engine.retry import Refusals
 from dsched.engine.session import Session
 from dsched.engine.split import Part
 from dsched.engine.state import State
+from dsched.model.ids import task_id
 from dsched.model.instant import Moment
 from dsched.model.job import Job
-from dsched.model.rows import JobRow, RunRow, TaskRow
+from dsched.model.rows import JobRow, ParkedRun, RunRow, TaskRow
 from dsched.model.run import Cause, Run, RunState, Snapshot
 from dsched.model.task import OPEN, TERMINAL, Task, TaskState
 from dsched.wire.encoding import decode_any
@@ -25,11 +27,14 @@ __all__ = ["Recovery"]
 class Recovery:
     """Rebuilds jobs, runs and tasks from their rows."""
 
-    def __init__(self, state: State, attempts: Attempts, membership: Membership, firing: Firing) -> None:
+    def __init__(
+        self, state: State, attempts: Attempts, membership: Membership, firing: Firing, backlog: Backlog
+    ) -> None:
         self._state = state
         self._attempts = attempts
         self._membership = membership
         self._firing = firing
+        self._backlog = backlog
         self._snapshots: dict[tuple[str, str], Snapshot] = {}
         self._refusals = Refusals()
 
@@ -51,7 +56,7 @@ class Recovery:
         Nothing is decided of them for `pause_s`, unless something new happens to them.
         """
         for row in runs:
-            self._state.runs[row.run_id] = self._run(row)
+            self._state.add_run(self._run(row))
         loaded: list[Task] = []
         for task_row in tasks:
             run = self._state.runs.get(task_row.run_id)
@@ -67,8 +72,52 @@ class Recovery:
 
     def _note_waiting(self, run: Run) -> None:
         job: Job | None = self._state.jobs.get(run.snapshot.job)
-        if job is not None and run.cause is Cause.SCHEDULE and run.state is RunState.PENDING:
+        if job is None or run.cause is not Cause.SCHEDULE or run.state is not RunState.PENDING:
+            return
+        known = self._state.runs.get(job.waiting_run or "")
+        if known is None or known.state is not RunState.PENDING or (known.due_ms or 0) <= (run.due_ms or 0):
             job.waiting_run = run.run_id
+
+    # -- from the backlog
+
+    def page_in(self, page: Page, parked: Sequence[ParkedRun], now: Moment) -> None:
+        """Let parked runs wait in memory, or cancel those whose job is gone; what is in memory already stays."""
+        for one in parked:
+            run = self.take_parked(one)
+            if run is None or not run.parked or run.state is not RunState.PENDING:
+                continue
+            if self._backlog.is_doomed(run):
+                self._firing.cancel_run(run, now, JOB_DELETED)
+            elif page.lane is not None:
+                self._backlog.place(run, now)
+        if parked:
+            self._backlog.read_up_to(page, parked[-1].seq)
+
+    def take_parked(self, parked: ParkedRun) -> Run | None:
+        """Return a parked run in memory, where it is parked still: its tasks wait for their page to come.
+
+        Returns None when it has left the backlog since it was read.
+        """
+        row = parked.run
+        known = self._state.runs.get(row.run_id)
+        if known is not None:
+            return known
+        if self._backlog.has_left(row.run_id) or row.status != RunState.PENDING:
+            return None
+        run = self._run(row)
+        run.seq = parked.seq
+        run.parked = True
+        self._state.add_run(run)
+        for item in range(run.sharding_total):
+            task = Task(parked.seq + item, task_id(run.run_id, item), run, item)
+            task.stored_state = TaskState.PENDING
+            task.version = 1
+            run.tasks.append(task)
+            self._state.tasks[task.task_id] = task
+        self._note_waiting(run)
+        return run
+
+    # -- from rows
 
     def _snapshot(self, row: RunRow) -> Snapshot:
         key = (row.job, row.snapshot)
@@ -154,6 +203,9 @@ class Recovery:
                 self._drop_session(session)  # It does not say twice how a task ended.
         pause_s = self._refusals.pause_s(run_id, now.mono_s)
         self.load_runs([row], tasks, now, max(self._state.settings.resume_grace_s, pause_s), pause_s)
+        run = self._state.runs[run_id]
+        if run.state is RunState.PENDING and run.tasks:
+            run.seq = run.tasks[0].job_id  # If it is in the backlog, it leaves that when it begins.
         return pause_s
 
     def _drop_session(self, session: Session) -> None:

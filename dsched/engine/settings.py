@@ -43,5 +43,16 @@ class EngineSettings:
     traceback_bytes: int = 64 * 1024
     runs_per_request: int = 10_000
     tasks_per_request: int = 100_000
+    waiting_tasks: int = 100_000
+    """With more open tasks in memory than this, new runs wait in the store until there is room."""
+    waiting_bytes: int = 256 * 1024 * 1024
+    """The same for the params of the open runs in memory."""
+    lane_tasks: int = 1_000
+    """So many waiting tasks of one handler, priority and group may be in memory whatever else is; less where there are
+    many such lanes."""
+    page_below: int = 10_000
+    """With fewer waiting tasks of a lane in memory than this, the next of them are read from the store."""
+    page_tasks: int = 5_000
+    """About so many tasks are read at once."""
     task_params_bytes: int = 4096
     """Params up to this size are repeated in each task's row; larger ones are kept once, in the run's."""

@@ -58,7 +58,7 @@ def split(batch: Batch, effects: Sequence[Effect], units: Mapping[str, Key]) -> 
     for name in ("jobs_new", "jobs_set", "dues"):
         share(name, getattr(batch, name), lambda row: job_key(row.name))
     share("jobs_gone", batch.jobs_gone, job_key)
-    for name in ("runs_new", "runs_set", "tasks_new", "tasks_set", "logs"):
+    for name in ("runs_new", "runs_set", "tasks_new", "tasks_set", "logs", "backlog_new", "backlog_gone"):
         share(name, getattr(batch, name), lambda row: of_run(row.run_id))
     share("attempts", batch.attempts, lambda row: of_run(row.task_id.rpartition(":")[0]))
     share("workers", batch.workers, lambda row: f"worker:{row.worker_id}")

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from dsched.engine.changes import Ack, Answer, Batch, Close, DueRow, Effect, Key, RunEnded, runs_told
+from dsched.engine.changes import Ack, Answer, Batch, Close, DueRow, Effect, Key, ParkedKey, RunEnded, runs_told
 from dsched.engine.rowing import run_row, task_row, timestamp_text
 from dsched.engine.settings import EngineSettings
 from dsched.engine.wheel import Entry, TimingWheel
@@ -16,8 +16,8 @@ from dsched.errors import StoreUnavailable
 from dsched.model.ids import Sequence
 from dsched.model.instant import Moment
 from dsched.model.job import Job
-from dsched.model.rows import AttemptRow, JobRow, LogRow, WorkerRow
-from dsched.model.run import Run
+from dsched.model.rows import AttemptRow, BacklogRow, JobRow, LogRow, WorkerRow
+from dsched.model.run import Run, RunState
 from dsched.model.task import OPEN, Task
 
 __all__ = ["State"]
@@ -39,6 +39,10 @@ class State:
         self.jobs: dict[str, Job] = {}
         self.runs: dict[str, Run] = {}
         self.tasks: dict[str, Task] = {}
+        self.params_size = 0
+        """How large the params of all runs in memory are together."""
+        self.parking: dict[str, Run] = {}
+        """The runs that the batch under way puts into the backlog."""
         self.effects: list[Effect] = []
         self.committed_counts: dict[str, int] = {}
         self.ending: set[str] = set()
@@ -51,6 +55,15 @@ class State:
         self.logs: list[LogRow] = []
         self._tasks: list[Task] = []
         self._runs: list[Run] = []
+
+    def add_run(self, run: Run) -> None:
+        """Take a run into memory."""
+        self.runs[run.run_id] = run
+        self.params_size += len(run.params)
+
+    def unstored_tasks(self) -> int:
+        """Return how many tasks have changed since the last batch was taken."""
+        return len(self._tasks)
 
     def touch_task(self, task: Task) -> None:
         """Note that the row of `task` has changed."""
@@ -135,12 +148,31 @@ class State:
                 units[run.run_id] = run.unit
                 run.unit = None
             (batch.runs_set if run.stored else batch.runs_new).append(run_row(run))
+            if run.seq:
+                self._take_parked(run, batch)
             run.stored = True
             if run.state.is_terminal:
                 effects.append(RunEnded(run.run_id, run.run_id))
                 self.drop_run(run)
         batch.runs_set.sort()
+        batch.backlog_gone.sort()
         return units
+
+    def _take_parked(self, run: Run, batch: Batch) -> None:
+        if run.state is not RunState.PENDING:
+            if run.stored:
+                batch.backlog_gone.append(ParkedKey(run.seq, run.run_id))
+            run.seq = 0
+            run.parked = False
+        elif not run.stored:
+            snapshot = run.snapshot
+            batch.backlog_new.append(
+                BacklogRow(
+                    run.seq, run.run_id, snapshot.job, snapshot.group, snapshot.handler, snapshot.priority,
+                    run.sharding_total,
+                )
+            )  # fmt: skip
+            self.parking[run.run_id] = run
 
     def committed(self, batch: Batch) -> None:
         """Note that `batch` is stored, for the counts that people see."""
@@ -151,7 +183,8 @@ class State:
 
     def drop_run(self, run: Run) -> None:
         """Forget a run and its tasks; the store has them."""
-        self.runs.pop(run.run_id, None)
+        if self.runs.pop(run.run_id, None) is not None:
+            self.params_size -= len(run.params)
         for task in run.tasks:
             self.tasks.pop(task.task_id, None)
 

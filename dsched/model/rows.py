@@ -6,7 +6,18 @@ milliseconds UTC, except the two columns that existing installations query as TI
 
 from typing import NamedTuple
 
-__all__ = ["AttemptRow", "JobRow", "LeaderRow", "LogRow", "RunRow", "TaskRow", "WorkerRow"]
+__all__ = [
+    "AttemptRow",
+    "BacklogRow",
+    "JobRow",
+    "LaneRow",
+    "LeaderRow",
+    "LogRow",
+    "ParkedRun",
+    "RunRow",
+    "TaskRow",
+    "WorkerRow",
+]
 
 
 class JobRow(NamedTuple):
@@ -79,6 +90,39 @@ class TaskRow(NamedTuple):
     result: str | None
     error: str | None
     version: int
+
+
+class BacklogRow(NamedTuple):
+    """Table `backlog`, key `seq`: a run of which nothing was ever dispatched, and that was created over the bound.
+
+    `seq` is the `job_id` of its first task, those of the others follow without a gap. The row goes in the transaction
+    in which the run leaves PENDING.
+    """
+
+    seq: int
+    run_id: str
+    job: str
+    group_name: str
+    handler: str
+    priority: int
+    tasks: int
+
+
+class LaneRow(NamedTuple):
+    """What the backlog holds for one handler, priority and group: its lowest and its highest `seq`."""
+
+    group_name: str
+    handler: str
+    priority: int
+    first: int
+    last: int
+
+
+class ParkedRun(NamedTuple):
+    """A run of the backlog. Its tasks are as they were created, so that nobody needs to read them."""
+
+    seq: int
+    run: RunRow
 
 
 class AttemptRow(NamedTuple):

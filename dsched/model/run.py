@@ -68,9 +68,11 @@ class Run:
         "open",
         "params",
         "parent",
+        "parked",
         "reason",
         "request_hash",
         "run_id",
+        "seq",
         "sharding_total",
         "snapshot",
         "started_ms",
@@ -119,6 +121,9 @@ class Run:
         self.touched = False
         self.stored = False
         self.unit: Any = None
+        # The key of its row in the backlog, 0 without one; and whether its tasks wait there, and in no lane.
+        self.seq = 0
+        self.parked = False
 
     def counts(self) -> dict[str, int]:
         """Return how many tasks are in each state, states without tasks left out."""

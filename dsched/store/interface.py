@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from dsched.engine.changes import Batch
-from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
+from dsched.model.rows import (
+    AttemptRow,
+    JobRow,
+    LaneRow,
+    LeaderRow,
+    LogRow,
+    ParkedRun,
+    RunRow,
+    TaskRow,
+    WorkerRow,
+)
 
 __all__ = ["Active", "Page", "Store"]
 
@@ -27,14 +37,20 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """All that a starting leader needs: every job, and every run that is not terminal with all of its tasks.
+    """All that a starting leader needs: every job, and every run that is neither terminal nor in the backlog with all
+    of its tasks. The closed attempts of those tasks are not needed to go on, so they are not here. Rows ascend by key.
 
-    Also the closed attempts of those tasks are not needed to go on, so they are not here. Rows ascend by key.
+    `counts` are the open tasks by status, those of the backlog too. Of the backlog there are the lanes, the names of
+    all jobs with runs in it, which may be gone, and the newest run of each job's trigger, where that is in it.
     """
 
     jobs: Sequence[JobRow]
     runs: Sequence[RunRow]
     tasks: Sequence[TaskRow]
+    counts: Mapping[str, int]
+    lanes: Sequence[LaneRow] = ()
+    parked_jobs: Sequence[str] = ()
+    newest_due: Sequence[ParkedRun] = ()
 
 
 class Store(Protocol):
@@ -79,7 +95,24 @@ class Store(Protocol):
     # -- reads; each sees committed state only
 
     def load_active(self) -> Active:
-        """Return what is not terminal."""
+        """Return what a leader has in memory when it starts."""
+
+    def lanes(self) -> Sequence[LaneRow]:
+        """Return what the backlog holds for each handler, priority and group."""
+
+    def parked(self, lane: tuple[str, str, int], after: int, last: int, tasks: int) -> Sequence[ParkedRun]:
+        """Return the next runs of a lane (group, handler, priority) in the backlog whose `seq` is above `after` and at
+        most `last`, ascending.
+
+        They have about `tasks` tasks together, fewer where they are large, and there is at least one run if there are
+        any.
+        """
+
+    def parked_of_job(self, job: str, after: int, last: int, tasks: int) -> Sequence[ParkedRun]:
+        """Return the next runs of a job in the backlog, likewise."""
+
+    def parked_run(self, run_id: str) -> ParkedRun | None:
+        """Return a run, if it is in the backlog."""
 
     def job(self, name: str) -> JobRow | None:
         """Return one job."""

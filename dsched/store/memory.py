@@ -9,12 +9,23 @@ from typing import Any, Final, TypeVar
 
 from dsched.engine.changes import Batch, DueRow
 from dsched.errors import BatchRefused, EpochLost
-from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
+from dsched.model.rows import (
+    AttemptRow,
+    BacklogRow,
+    JobRow,
+    LaneRow,
+    LeaderRow,
+    LogRow,
+    ParkedRun,
+    RunRow,
+    TaskRow,
+    WorkerRow,
+)
 from dsched.model.run import RunState
 from dsched.model.task import OPEN
 from dsched.store.interface import Active, Page
 from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit
-from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER, Table
+from dsched.store.statements import ATTEMPT, BACKLOG, JOB, LEADER, LOG, RUN, TASK, WORKER, Table
 
 __all__ = ["MemoryStore"]
 
@@ -85,6 +96,7 @@ class _Kind:
 
 _JOB, _RUN, _TASK = _Kind(JOB), _Kind(RUN), _Kind(TASK)
 _ATTEMPT, _WORKER, _LOG, _LEADER = _Kind(ATTEMPT), _Kind(WORKER), _Kind(LOG), _Kind(LEADER)
+_BACKLOG = _Kind(BACKLOG)
 _DUE = _Kind(Table("job", DueRow, "name"))
 
 
@@ -108,6 +120,8 @@ class MemoryStore:
         self._attempts_of = _Rows(self._undo)
         self._logs_of = _Rows(self._undo)
         self._workers = _Rows(self._undo)
+        self._backlog = _Rows(self._undo)
+        self._parked = _Rows(self._undo)
 
     def open(self) -> None:
         """Do nothing: it is always open."""
@@ -178,6 +192,15 @@ class MemoryStore:
             self._tasks.insert(task.job_id, task, "schedule_job.job_id")
             self._task_ids.insert(task.task_id, task.job_id, "schedule_job.task_id")
             self._tasks_of.put(task.run_id, (*self._tasks_of.get(task.run_id, ()), task.job_id))
+        for row in batch.backlog_new:
+            _BACKLOG.check(row)
+            self._backlog.insert(row.seq, row, "backlog.seq")
+            self._parked.insert(row.run_id, row.seq, "backlog.run_id")
+        for key in batch.backlog_gone:
+            gone: BacklogRow | None = self._backlog.get(key.seq)
+            if gone is not None:
+                self._backlog.remove(key.seq)
+                self._parked.remove(gone.run_id)
         self._update(_JOB, self._jobs, batch.jobs_set)
         for due in batch.dues:
             _DUE.check(due)
@@ -212,12 +235,65 @@ class MemoryStore:
     # -- reads
 
     def load_active(self) -> Active:
-        """Return every job, and every run that is not terminal with all of its tasks."""
+        """Return every job, every run that is neither terminal nor in the backlog, and what is in the backlog."""
         with self._lock:
             jobs = [self._jobs[name] for name in sorted(self._jobs)]
-            runs = [run for _, run in sorted(self._runs.items()) if not RunState(run.status).is_terminal]
+            runs = [
+                run for _, run in sorted(self._runs.items())
+                if not RunState(run.status).is_terminal and run.run_id not in self._parked
+            ]  # fmt: skip
             ids = sorted(job_id for run in runs for job_id in self._tasks_of.get(run.run_id, ()))
-            return Active(jobs, runs, [self._tasks[job_id] for job_id in ids])
+            tasks = [self._tasks[job_id] for job_id in ids]
+            counts = _count(row for row in self._tasks.values() if row.status in OPEN)
+            parked_jobs = sorted({row.job for row in self._backlog.values()})
+            return Active(jobs, runs, tasks, counts, self._lanes(), parked_jobs, self._newest_due(parked_jobs, jobs))
+
+    def _newest_due(self, parked_jobs: Sequence[str], jobs: Sequence[JobRow]) -> list[ParkedRun]:
+        scheduled = {job.name for job in jobs if job.next_due is not None}
+        newest: list[ParkedRun] = []
+        for name in parked_jobs:
+            dues = [due for job, due in self._dues if job == name and name in scheduled]
+            run_id = self._dues[name, max(dues)] if dues else None
+            if run_id in self._parked:
+                newest.append(ParkedRun(self._parked[run_id], self._runs[run_id]))
+        return newest
+
+    def lanes(self) -> Sequence[LaneRow]:
+        """Return what the backlog holds for each handler, priority and group."""
+        with self._lock:
+            return self._lanes()
+
+    def _lanes(self) -> list[LaneRow]:
+        found: dict[tuple[str, str, int], list[int]] = {}
+        for row in self._backlog.values():
+            found.setdefault((row.group_name, row.handler, row.priority), []).append(row.seq)
+        return [LaneRow(*lane, min(seqs), max(seqs)) for lane, seqs in sorted(found.items())]
+
+    def parked(self, lane: tuple[str, str, int], after: int, last: int, tasks: int) -> Sequence[ParkedRun]:
+        """Return the next runs of a lane in the backlog."""
+        with self._lock:
+            rows = [row for row in self._backlog.values() if (row.group_name, row.handler, row.priority) == lane]
+            return self._parked_page(rows, after, last, tasks)
+
+    def parked_of_job(self, job: str, after: int, last: int, tasks: int) -> Sequence[ParkedRun]:
+        """Return the next runs of a job in the backlog."""
+        with self._lock:
+            return self._parked_page([r for r in self._backlog.values() if r.job == job], after, last, tasks)
+
+    def parked_run(self, run_id: str) -> ParkedRun | None:
+        """Return a run, if it is in the backlog."""
+        with self._lock:
+            seq = self._parked.get(run_id)
+            return None if seq is None else ParkedRun(seq, self._runs[run_id])
+
+    def _parked_page(self, rows: list[BacklogRow], after: int, last: int, tasks: int) -> list[ParkedRun]:
+        found: list[ParkedRun] = []
+        for row in sorted(row for row in rows if after < row.seq <= last):
+            if tasks <= 0:
+                break
+            tasks -= row.tasks
+            found.append(ParkedRun(row.seq, self._runs[row.run_id]))
+        return found
 
     def job(self, name: str) -> JobRow | None:
         """Return one job."""

@@ -5,8 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
-from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
-from dsched.model.run import RunState
+from dsched.model.rows import (
+    AttemptRow,
+    JobRow,
+    LaneRow,
+    LeaderRow,
+    LogRow,
+    ParkedRun,
+    RunRow,
+    TaskRow,
+    WorkerRow,
+)
+from dsched.store.backlog import BacklogReads
 from dsched.store.interface import Active, Page
 from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit, is_storable
 from dsched.store.statements import (
@@ -31,8 +41,6 @@ Execute = Callable[..., Any]
 
 _FETCH: Final = 10_000
 _MOST_IDS: Final = 512
-_OPEN_RUN: Final = "status IN (" + ", ".join(f"'{s.value}'" for s in RunState if not s.is_terminal) + ")"
-_TASK_COLUMNS: Final = ", ".join(f"t.{name}" for name in TASK.columns)
 
 
 class SqlReads(ABC):
@@ -41,13 +49,23 @@ class SqlReads(ABC):
     `mark` is how the dialect writes a parameter.
     """
 
+    open_task = OPEN_TASK
+    """The condition of open tasks, in words that the dialect has an index for."""
+
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self._runs_by_id = where_in(RUN.select(), "run_id", mark)
+        self._tasks_of_runs = where_in(TASK.select(self.by_index("schedule_job_run")), "run_id", mark)
+        self._backlog = BacklogReads(mark, self.by_index)
         self._statuses = where_in("SELECT task_id, status FROM schedule_job", "task_id", mark)
         self._task_counts = where_in(
             "SELECT run_id, status, count(*) FROM schedule_job", "run_id", mark, "GROUP BY run_id, status"
         )
+
+    @staticmethod
+    def by_index(name: str) -> str:
+        """Return what makes a statement use an index, where the dialect's planner would not always know better."""
+        return ""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Execute]:
@@ -59,21 +77,47 @@ class SqlReads(ABC):
             return LeaderRow._make(execute(LEADER.select()).fetchone())
 
     def load_active(self) -> Active:
-        """Return every job, and every run that is not terminal with all of its tasks."""
+        """Return every job, every run that is neither terminal nor in the backlog, and what is in the backlog."""
+        backlog = self._backlog
         with self.reading() as execute:
             jobs = _fetch(execute, JOB, JOB.select())
-            runs = _fetch(execute, RUN, RUN.select(f"WHERE {_OPEN_RUN}"))
-            tasks = _fetch(
-                execute,
-                TASK,
-                f"SELECT {_TASK_COLUMNS} FROM run r CROSS JOIN schedule_job t ON t.run_id = r.run_id"
-                f" WHERE r.{_OPEN_RUN}",
-            )
+            runs = backlog.open_runs(execute)
+            tasks: list[TaskRow] = []
+            start = 0
+            for size in chunk_sizes(len(runs), _MOST_IDS):
+                names = [row.run_id for row in runs[start : start + size]]
+                tasks += _fetch(execute, TASK, self._tasks_of_runs.text(size), names)
+                start += size
+            counts = self._open_counts(execute)
+            parked_jobs = backlog.jobs(execute)
+            lanes, newest = backlog.lanes(execute), backlog.newest_due(execute, parked_jobs, jobs)
         # By key; sorted here, because the database would sort whole rows, and spill them to disk.
         jobs.sort(key=lambda row: row.name)
         runs.sort(key=lambda row: row.run_id)
         tasks.sort(key=lambda row: row.job_id)
-        return Active(jobs, runs, tasks)
+        return Active(jobs, runs, tasks, counts, lanes, parked_jobs, newest)
+
+    def lanes(self) -> Sequence[LaneRow]:
+        """Return what the backlog holds for each handler, priority and group."""
+        with self.reading() as execute:
+            return self._backlog.lanes(execute)
+
+    def parked(self, lane: tuple[str, str, int], after: int, last: int, tasks: int) -> Sequence[ParkedRun]:
+        """Return the next runs of a lane in the backlog."""
+        with self.reading() as execute:
+            return self._backlog.lane(execute, lane, after, last, tasks)
+
+    def parked_of_job(self, job: str, after: int, last: int, tasks: int) -> Sequence[ParkedRun]:
+        """Return the next runs of a job in the backlog."""
+        with self.reading() as execute:
+            return self._backlog.of_job(execute, job, after, last, tasks)
+
+    def parked_run(self, run_id: str) -> ParkedRun | None:
+        """Return a run, if it is in the backlog."""
+        if not is_storable(run_id):
+            return None
+        with self.reading() as execute:
+            return self._backlog.run(execute, run_id)
 
     def job(self, name: str) -> JobRow | None:
         """Return one job."""
@@ -115,8 +159,11 @@ class SqlReads(ABC):
     def open_counts(self) -> Mapping[str, int]:
         """Return how many tasks there are in each status that is not terminal."""
         with self.reading() as execute:
-            text = f"SELECT status, count(*) FROM schedule_job WHERE {OPEN_TASK} GROUP BY status"
-            return dict(execute(text).fetchall())
+            return self._open_counts(execute)
+
+    def _open_counts(self, execute: Execute) -> dict[str, int]:
+        text = f"SELECT status, count(*) FROM schedule_job WHERE {self.open_task} GROUP BY status"
+        return dict(execute(text).fetchall())
 
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task by number."""

@@ -12,11 +12,12 @@ from operator import itemgetter
 from types import NoneType
 from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 
-from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
+from dsched.model.rows import AttemptRow, BacklogRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
 from dsched.model.task import OPEN, TaskState
 
 __all__ = [
     "ATTEMPT",
+    "BACKLOG",
     "JOB",
     "LEADER",
     "LOG",
@@ -84,6 +85,7 @@ TASK: Final = Table(
      "fence", "not_before", "started_at", "deadline", "finished_at", "result", "error", "version"),
 )  # fmt: skip
 ATTEMPT: Final = Table("attempt", AttemptRow)
+BACKLOG: Final = Table("backlog", BacklogRow, "seq")
 WORKER: Final = Table("worker", WorkerRow, "worker_id")
 LOG: Final = Table("log", LogRow)
 LEADER: Final = Table("leader", LeaderRow)

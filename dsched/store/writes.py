@@ -8,6 +8,7 @@ from dsched.engine.changes import Batch
 from dsched.errors import BatchRefused
 from dsched.store.statements import (
     ATTEMPT,
+    BACKLOG,
     JOB,
     LOG,
     RUN,
@@ -53,11 +54,12 @@ class Writes:
         self.variables = variables
         self._most_rows = most_rows
         self._guard = guard_leader(mark)
-        self._insert = {table.name: bulk_insert(table, mark) for table in (JOB, RUN, TASK, ATTEMPT, LOG)}
+        self._insert = {table.name: bulk_insert(table, mark) for table in (JOB, RUN, TASK, ATTEMPT, LOG, BACKLOG)}
         self._replace_worker = bulk_insert(WORKER, mark, "REPLACE")
         self._update = {table.name: update(table, mark) for table in (JOB, RUN, TASK)}
         self._move_dues = dues(mark)
         self._delete_jobs = where_in("DELETE FROM job", "name", mark)
+        self._delete_parked = where_in("DELETE FROM backlog", "seq", mark)
 
     def take_turn(self, execute: Execute, batch: Batch) -> bool:
         """Move the leader row on to this batch, the first statement of each; return whether it was its turn."""
@@ -71,6 +73,9 @@ class Writes:
         self._add(execute, JOB, batch.jobs_new)
         self._add(execute, RUN, batch.runs_new)
         self._add(execute, TASK, batch.tasks_new)
+        self._add(execute, BACKLOG, batch.backlog_new)
+        if batch.backlog_gone:
+            self.bulk(execute, self._delete_parked, [(key.seq,) for key in batch.backlog_gone])
         self._change(execute, JOB, batch.jobs_set)
         self.bulk(execute, self._move_dues, batch.dues)
         self._change(execute, RUN, batch.runs_set)

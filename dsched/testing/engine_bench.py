@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dsched.engine.backlog import Page
 from dsched.engine.changes import Ack, Answer, Batch, Close, Effect, Key, RunEnded, Send
 from dsched.engine.definition import RunRequest
 from dsched.engine.engine import Engine
@@ -16,7 +17,7 @@ from dsched.engine.settings import EngineSettings
 from dsched.engine.split import split
 from dsched.errors import BatchRefused
 from dsched.model.instant import Moment
-from dsched.model.rows import RunRow, TaskRow
+from dsched.model.rows import ParkedRun, RunRow, TaskRow
 from dsched.model.task import OPEN
 from dsched.store.memory import MemoryStore
 from dsched.wire.encoding import Raw, decoder
@@ -190,6 +191,7 @@ class EngineBench:
         self.ended: list[str] = []
         self.batches: list[Batch] = []
         self.paused = False
+        self.no_pages = False
         self.refusals = 0
         self._last_session_id = 0
         self._last_token = 0
@@ -208,9 +210,10 @@ class EngineBench:
         self.engine = Engine(self.settings, self.rng, self.now, leader)
         active = self.store.load_active()
         self.engine.load(
-            active.jobs, active.runs, active.tasks, self.now,
+            active.jobs, active.runs, active.tasks, active.counts, self.now,
             self.settings.resume_grace_s if grace_s is None else grace_s,
         )  # fmt: skip
+        self.engine.load_backlog(active.lanes, active.parked_jobs, active.newest_due)
         self.pump()
 
     # -- events
@@ -291,17 +294,51 @@ class EngineBench:
 
     def pump(self) -> None:
         """Commit and act until nothing is left to do, unless `paused`."""
-        while self.engine.has_changes() and not self.paused:
+        while self._commit_next() or self.page():
+            pass
+
+    def _commit_next(self) -> bool:
+        """Commit what there is, if anything."""
+        if self.engine.has_changes() and not self.paused:
             batch, effects, units = self.engine.take_batch(self.now)
             if batch is not None:
                 try:
                     self._commit(batch)
                 except BatchRefused:
                     self._commit_parts(batch, effects, units)
-                    continue
+                    return True
                 self.engine.committed(batch)
                 assert self.engine.open_counts() == dict(self.store.open_counts())
             self.act(effects)
+            return True
+        return False
+
+    def page(self) -> bool:
+        """Read the page that the engine wants next, if any, unless `no_pages`."""
+        if self.no_pages or (page := self.engine.next_page()) is None:
+            return False
+        self.deliver(page, self.read(page))
+        return True
+
+    def take_in(self, run_id: str) -> None:
+        """Take a run into memory that is parked, as for a cancel."""
+        self.engine.backlog.begin_read()
+        parked = self.store.parked_run(run_id)
+        if parked is not None:
+            self.engine.take_parked(parked, self.now)
+
+    def read(self, page: Page) -> Sequence[ParkedRun]:
+        """Return what the store has of a page now."""
+        span = (page.after, page.last, page.tasks)
+        if page.lane is None:
+            return self.store.parked_of_job(page.job, *span)
+        return self.store.parked(page.lane, *span)
+
+    def deliver(self, page: Page, found: Sequence[ParkedRun]) -> None:
+        """Give the engine what was read, run by run."""
+        for parked in found:
+            self.engine.paged_in(page, [parked], self.now)
+        self.engine.page_ended(page, not found or found[-1].seq >= page.last, self.now)
 
     def _commit(self, batch: Batch) -> None:
         if self.refuse(batch):
@@ -324,7 +361,7 @@ class EngineBench:
             number += 1
             self.act(part.effects)
         self.engine.renumber(number)
-        self.engine.recount(self.store.open_counts())
+        self.engine.recount(self.store.open_counts(), self.store.lanes())
 
     def act(self, effects: Sequence[Effect]) -> None:
         """Do what a shell does with effects."""

@@ -16,6 +16,7 @@ from dsched.model.run import RunState
 from dsched.model.task import OPEN, Outcome, TaskState
 from dsched.testing.contacts import Contacts
 from dsched.testing.executions import Execution
+from dsched.testing.parking import Parking
 from dsched.testing.sim_node import SimNode
 from dsched.wire.encoding import decode_any
 
@@ -74,6 +75,7 @@ class Invariants:
         self.on_rows: list[Callable[[SimNode, Iterable[TaskRow]], None]] = []
         self.executions_of: Callable[[str], list[Execution]] = lambda _: []
         self.is_plain: Callable[[str], bool] = lambda _: False
+        self.parking = Parking(self.fail)
         self._now = now
         self._contacts = contacts
         self._result_of = result_of
@@ -133,6 +135,7 @@ class Invariants:
             self._run(run)
         for run in (*batch.runs_new, *batch.runs_set):
             self._run_against_tasks(run)
+        self.parking.committed(node, batch)
         for due in batch.dues:
             self._due(node, due.name, due.next_due)
         for watch in self.on_rows:
@@ -140,6 +143,7 @@ class Invariants:
 
     def refused(self, batch: Batch) -> None:
         """The store was made to refuse a batch: what it fired is passed over, by design."""
+        self.parking.refused(batch)
         for due in batch.dues:
             if due.name in self._dues:
                 self._dues[due.name].exact = False

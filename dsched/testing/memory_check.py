@@ -4,6 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dsched.engine.session import SessionState
+from dsched.model.run import RunState
 from dsched.model.task import OPEN, TERMINAL, Task, TaskState
 from dsched.testing.invariants import Invariants
 from dsched.testing.sim_clock import callable_name
@@ -25,12 +26,16 @@ def check_memory(cluster: "ScenarioCluster") -> None:
     if engine.state.epoch != invariants.epoch:
         return
     stored = {run_id: run for run_id, run in invariants.runs.items() if run.finished_at is None}
-    if set(engine.state.runs) != set(stored):
-        odd = sorted(set(engine.state.runs) ^ set(stored))
-        invariants.fail("I24", f"runs are either in memory or open in the store: {odd[:5]}")
+    if odd := sorted(set(engine.state.runs) - set(stored)):
+        invariants.fail("I24", f"runs are in memory and not open in the store: {odd[:5]}")
+    for run_id, row in stored.items():
+        run = engine.state.runs.get(run_id)
+        if run is None or run.parked:
+            invariants.parking.check(engine, row, _rows(invariants, run_id))
     for task in engine.state.tasks.values():
         _compare(task, invariants)
-        _has_somebody(task, invariants)
+        if not task.run.parked:
+            _has_somebody(task, invariants)
     counts = Counter(row.status for run_id in stored for row in _rows(invariants, run_id))
     real = {state: count for state, count in counts.items() if TaskState(state) in OPEN}
     if engine.open_counts() != real:
@@ -104,10 +109,11 @@ def _without_workers(engine: Any, invariants: Invariants) -> None:
         invariants.waiting_without_workers = None
         return
     waiting = Counter(
-        run.snapshot.job
-        for run in engine.state.runs.values()
-        if run.due_ms is not None and all(task.attempt == 0 for task in run.tasks)
-    )
+        run.job
+        for run in invariants.runs.values()
+        if run.due is not None and run.status == RunState.PENDING.value
+        and all(task.attempt == 0 for task in _rows(invariants, run.run_id))
+    )  # fmt: skip
     invariants.waiting_without_workers = waiting
     for name, count in waiting.items():
         if before is not None and count > before[name] + 1:

@@ -1,11 +1,12 @@
 """A scenario as data: what a seed does to a cluster."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dsched.engine.settings import EngineSettings
 from dsched.testing.faults import Fault, draw_faults
-from dsched.testing.workload import JobPlan, Request, draw_jobs, draw_requests
+from dsched.testing.workload import JobPlan, Request, draw_bursts, draw_jobs, draw_requests
 
 __all__ = ["HOUR_S", "Mode", "Plan", "draw_plan"]
 
@@ -34,6 +35,7 @@ class Plan:
     jobs: tuple[JobPlan, ...]
     requests: tuple[Request, ...]
     faults: tuple[Fault, ...]
+    settings: EngineSettings = field(default_factory=EngineSettings)
 
 
 def draw_plan(seed: int, mode: Mode, hours: float = 1.0) -> Plan:
@@ -42,6 +44,11 @@ def draw_plan(seed: int, mode: Mode, hours: float = 1.0) -> Plan:
     span_s = HOUR_S * hours
     workers = 5
     jobs = draw_jobs(random.Random(f"{seed}/jobs"), span_s)
+    requests = draw_requests(random.Random(f"{seed}/requests"), jobs, span_s)
+    settings = _draw_settings(random.Random(f"{seed}/settings"))
+    if settings != EngineSettings():
+        requests += draw_bursts(random.Random(f"{seed}/bursts"), jobs, span_s)
+        requests.sort(key=lambda request: request.at_s)
     return Plan(
         seed,
         mode,
@@ -52,6 +59,19 @@ def draw_plan(seed: int, mode: Mode, hours: float = 1.0) -> Plan:
         rng.random() < 0.03,
         tuple((rng.choice((0, 0, rng.randint(-5000, 5000))), rng.uniform(-200, 200)) for _ in range(3 + workers)),
         tuple(jobs),
-        tuple(draw_requests(random.Random(f"{seed}/requests"), jobs, span_s)),
+        tuple(requests),
         tuple(draw_faults(random.Random(f"{seed}/faults"), span_s, cores=3, workers=workers)),
+        settings,
+    )
+
+
+def _draw_settings(rng: random.Random) -> EngineSettings:
+    """Return the defaults, or bounds so small that most of what waits does so in the store."""
+    if rng.random() < 0.5:
+        return EngineSettings()
+    return EngineSettings(
+        waiting_tasks=rng.choice((0, 2, 4, 8, 16, 30)),
+        lane_tasks=rng.choice((1, 2, 4)),
+        page_below=rng.choice((1, 2, 4)),
+        page_tasks=rng.choice((1, 3, 5)),
     )

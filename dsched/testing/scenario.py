@@ -140,6 +140,9 @@ class Scenario:
     def _compare_with_store(self) -> None:
         """The rows that were watched are those that are stored."""
         invariants, store = self.cluster.invariants, self.cluster.store
+        lanes = {lane[:3] for lane in store.lanes()}
+        if lanes != {(row.group_name, row.handler, row.priority) for row in invariants.parking.rows.values()}:
+            raise Violation(f"I28: the backlog has the lanes {sorted(lanes)}, others were watched")
         for run_id, run in invariants.runs.items():
             stored = store.run(run_id)
             if stored is None or (stored.status, stored.version) != (run.status, run.version):

@@ -40,8 +40,9 @@ class ScenarioCluster(SimCluster):
             self._began,
         )
         super().__init__(
-            world, self.executions.handlers, cores=cores, workers=len(plan.slots), store=store, same_host=plan.same_host
-        )
+            world, self.executions.handlers, cores=cores, workers=len(plan.slots), store=store,
+            settings=plan.settings, same_host=plan.same_host,
+        )  # fmt: skip
         # Two standby cores that look each second are a third of all steps, and nothing else happens in these.
         self.look_s = 3.0
         self.contacts = Contacts(self.settings.lease_s, self.settings.resume_grace_s)

@@ -69,5 +69,9 @@ class SimStore:
         if leader.epoch == batch.epoch and any(refusal.refuses(batch) for refusal in self._refusals):
             self._invariants.refused(batch)
             raise BatchRefused("the scenario lets the store refuse a row")
-        self._store.commit(batch)
+        try:
+            self._store.commit(batch)
+        except BatchRefused:
+            self._invariants.parking.refused(batch)
+            raise
         self._invariants.committed(self._node, batch)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Behaviour", "Conduct", "JobPlan", "Request", "RequestKind", "draw_conduct", "draw_jobs", "draw_requests"]
+__all__ = [
+    "Behaviour", "Conduct", "JobPlan", "Request", "RequestKind", "draw_bursts", "draw_conduct", "draw_jobs",
+    "draw_requests",
+]  # fmt: skip
 
 
 class Behaviour(StrEnum):
@@ -128,6 +131,23 @@ def _job(rng: random.Random, name: str, period_s: float | None, span_s: float) -
     create_at_s = rng.uniform(0, 20) if rng.random() < 0.8 else rng.uniform(0, span_s / 2)
     delete_at_s = None if rng.random() < 0.8 else rng.uniform(create_at_s + 60, span_s)
     return JobPlan(name, create_at_s, delete_at_s, body)
+
+
+def draw_bursts(rng: random.Random, jobs: list[JobPlan], span_s: float) -> list[Request]:
+    """Return requests for many runs of one job at once, and cancels of some of them: more than the workers can take."""
+    requests: list[Request] = []
+    for number in range(max(1, round(12 * span_s / 3600))):
+        at_s = rng.uniform(5, span_s)
+        job = rng.choice(jobs[:3]).name
+        runs: list[tuple[str, str | None, dict[str, Any]]] = [
+            (job, f"b{number}-{index}", {"sharding_total": rng.choice((1, 1, 1, 3)), "params": rng.choice(_PARAMS)})
+            for index in range(rng.randint(10, 40))
+        ]
+        requests.append(Request(at_s, RequestKind.BULK, tuple(runs)))
+        for run in rng.sample(runs, rng.randint(0, 4)):
+            after_s = rng.choice((rng.uniform(0, 0.1), rng.uniform(0, 3), rng.uniform(0, 40)))
+            requests.append(Request(at_s + after_s, RequestKind.CANCEL, (run,)))
+    return requests
 
 
 def draw_requests(rng: random.Random, jobs: list[JobPlan], span_s: float) -> list[Request]:

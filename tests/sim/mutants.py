@@ -37,6 +37,7 @@ class Mutant:
 
 
 _ATTEMPTS = "dsched.engine.attempts"
+_BACKLOG = "dsched.engine.backlog"
 _DISPATCH = "dsched.engine.dispatch"
 _FIRING = "dsched.engine.firing"
 _JOURNAL = "dsched.core.journal"
@@ -201,6 +202,48 @@ MUTANTS = (
     ),
     Mutant(
         "two leaders share an epoch", _STORE, "now.epoch + 1, 0, now.renewal + 1,", "now.epoch, 0, now.renewal + 1,"
+    ),
+    Mutant(
+        "a page passes over its last run",
+        _RECOVERY,
+        "        for one in parked:\n            run = self.take_parked(one)\n",
+        "        for one in parked[:-1]:\n            run = self.take_parked(one)\n",
+    ),
+    Mutant(
+        "a run that begins stays in the backlog",
+        _STATE,
+        "                batch.backlog_gone.append(ParkedKey(run.seq, run.run_id))\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a new run overtakes those that are parked",
+        _BACKLOG,
+        "        lane = self.lanes.get(key)\n        if lane is None:\n            if not",
+        "        lane = None\n        if lane is None:\n            if not",
+    ),
+    Mutant(
+        "a page reaches beyond what is committed as a whole",
+        _BACKLOG,
+        'return self._page(best.key, "", best.after, best.newest, tasks)',
+        'return self._page(best.key, "", best.after, best.decided, tasks)',
+    ),
+    Mutant(
+        "what left the backlog while it was read is taken",
+        _BACKLOG,
+        "        return run_id in self._left\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "the parked runs of a deleted job are forgotten",
+        _FIRING,
+        "        self._backlog.doom(name)\n",
+        "",
+    ),
+    Mutant(
+        "a term begins without what is parked",
+        _SERVICE,
+        "        engine.load_backlog(active.lanes, active.parked_jobs, active.newest_due)\n",
+        "",
     ),
     Mutant(
         "an attempt that failed is not recorded",

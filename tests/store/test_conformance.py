@@ -22,7 +22,7 @@ NASTY = "NUL \0, \"quotes', %s ? :x \\, 🦕 \U0010ffff \ue000, \r\n\t, " + "é"
 
 def test_new_store_is_empty_and_led_by_nobody(store: Store) -> None:
     assert store.leader() == LeaderRow(0, 0, 0, "", "", "", 0, 0)
-    assert store.load_active() == Active([], [], [])
+    assert store.load_active() == Active([], [], [], {}, [], [], [])
     assert (store.job("x"), store.run("x"), store.task("x"), store.worker("x")) == (None, None, None, None)
     assert list(store.attempts("x")) == list(store.logs("x")) == list(store.runs_by_id(["x"])) == []
     assert store.open_counts() == store.statuses(["x"]) == store.task_counts(["x"]) == {}

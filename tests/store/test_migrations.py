@@ -14,8 +14,10 @@ from dsched.store.migrations import Migration, load_migrations
 from dsched.store.sqlite import SqliteStore
 from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER
 
-NEXT = Migration(2, "0002_add.sql", "CREATE TABLE added (x INTEGER);\nINSERT INTO added VALUES (1); -- one\n")
-BROKEN = Migration(2, "0002_broken.sql", "CREATE TABLE added (x INTEGER);\nINSERT INTO nowhere VALUES (1);\n")
+NEWEST = load_migrations("sqlite")[-1].version
+ALL = [(version,) for version in range(1, NEWEST + 1)]
+NEXT = Migration(NEWEST + 1, "9999_add.sql", "CREATE TABLE added (x INTEGER);\nINSERT INTO added VALUES (1); -- one\n")
+BROKEN = Migration(NEWEST + 1, "9999_broken.sql", "CREATE TABLE added (x INTEGER);\nINSERT INTO nowhere VALUES (1);\n")
 
 LEGACY = """
 CREATE TABLE schedule_job (
@@ -82,7 +84,7 @@ def test_the_schema_is_what_the_row_types_say(path: Path, table: Any) -> None:
 def test_versions_are_recorded_once(path: Path) -> None:
     for _ in range(2):
         opened(path).close()
-    assert [row[0] for row in ask(path, "SELECT version FROM schema_version")] == [1]
+    assert ask(path, "SELECT version FROM schema_version ORDER BY 1") == ALL
 
 
 def test_an_older_store_is_backed_up_and_brought_up_to_date(path: Path, rows: Any, leader_of: Any) -> None:
@@ -93,12 +95,12 @@ def test_an_older_store_is_backed_up_and_brought_up_to_date(path: Path, rows: An
     assert newer.job("census") == rows.job()
     newer.close()
     store.close()
-    backup = path.with_name("store.db.v1.backup")
-    assert ask(backup, "SELECT version FROM schema_version") == [(1,)]
+    backup = path.with_name(f"store.db.v{NEWEST}.backup")
+    assert ask(backup, "SELECT version FROM schema_version ORDER BY 1") == ALL
     assert ask(backup, "SELECT name FROM job") == [("census",)]
-    assert ask(path, "SELECT version FROM schema_version ORDER BY 1") == [(1,), (2,)]
+    assert ask(path, "SELECT version FROM schema_version ORDER BY 1") == [*ALL, (NEWEST + 1,)]
     assert ask(path, "SELECT x FROM added") == [(1,)]
-    assert sorted(file.name for file in path.parent.iterdir()) == ["store.db", "store.db.v1.backup"]
+    assert sorted(file.name for file in path.parent.iterdir()) == ["store.db", backup.name]
 
 
 def test_a_new_store_needs_no_backup(path: Path) -> None:
@@ -109,7 +111,7 @@ def test_a_new_store_needs_no_backup(path: Path) -> None:
 def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     opened(path, NEXT).close()
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match="schema version 2, this dsched knows 1"):
+    with pytest.raises(ConfigError, match=f"schema version {NEWEST + 1}, this dsched knows {NEWEST}"):
         opened(path)
     assert path.read_bytes() == before
 
@@ -119,7 +121,7 @@ def test_a_migration_that_fails_leaves_the_schema_as_it_was(path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         opened(path, BROKEN)
     assert ask(path, "SELECT name FROM sqlite_master WHERE name = 'added'") == []
-    assert ask(path, "SELECT version FROM schema_version") == [(1,)]
+    assert ask(path, "SELECT version FROM schema_version ORDER BY 1") == ALL
     opened(path, NEXT).close()
 
 
@@ -203,8 +205,9 @@ OPEN = """
 import sys
 from dsched.store.migrations import Migration, load_migrations
 from dsched.store.sqlite import SqliteStore
-further = [Migration(2, "0002_x.sql", "CREATE TABLE added (x);\\n")] if sys.argv[2] == "2" else []
-store = SqliteStore(sys.argv[1], migrations=[*load_migrations("sqlite"), *further])
+steps = load_migrations("sqlite")
+further = [Migration(int(sys.argv[2]), "9999_x.sql", "CREATE TABLE added (x);\\n")]
+store = SqliteStore(sys.argv[1], migrations=[*steps, *further][: int(sys.argv[2])])
 sys.stdin.readline()
 store.open()
 store.leader()
@@ -218,7 +221,7 @@ def test_processes_that_open_at_once_migrate_once(path: Path, start: str) -> Non
         legacy(path)
     elif start == "older":
         opened(path).close()
-    version = "2" if start == "older" else "1"
+    version = str(NEWEST + 1 if start == "older" else NEWEST)
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", OPEN, str(path), version],

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from dsched.engine.backlog import Page
 from dsched.engine.changes import Batch
+from dsched.engine.definition import snapshot_of
 from dsched.engine.engine import Engine
 from dsched.engine.session import SessionState
+from dsched.engine.settings import EngineSettings
 from dsched.errors import Conflict, NotFound
 from dsched.model.task import OPEN, TaskState
 from dsched.testing.engine_bench import BenchWorker, EngineBench, response
+from dsched.wire.encoding import decode_any
 from dsched.wire.messages import RunningAttempt, Started, StartedMany
 
 COUNTED = {"ERROR", "TIMEOUT", "LOST"}
@@ -51,15 +55,16 @@ class Process:
 class Walk:
     """Takes random steps. Everything random comes from one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, settings: EngineSettings) -> None:
         self.rng = random.Random(seed)
-        self.bench = EngineBench(seed=seed)
+        self.bench = EngineBench(seed=seed, settings=settings)
         self.processes: dict[str, Process] = {}
         self.numbers = 0
         self.runs: list[str] = []
         self.terminal: dict[int, Any] = {}
         self.seen_batches = 0
         self.takeover_until_s = 0.0
+        self.held: Any = None
         self.fences = 0
         for name, fields in JOBS.items():
             self.bench.job(name, **fields)
@@ -67,11 +72,22 @@ class Walk:
     # -- steps
 
     def step(self) -> None:
+        self.page()
         names = ("request", "advance", "answer", "connect", "news", "close", "cancel", "odd", "core")
         weights = (6, 8, 14, 6, 5, 2, 1, 3, 0.3)
         getattr(self, self.rng.choices(names, weights)[0])()
         for process in self.processes.values():
             process.take_in()
+
+    def page(self) -> None:
+        """Where pages come late, read one, or deliver what was read long ago."""
+        if self.bench.no_pages and self.rng.random() < 0.5:
+            if self.held is not None:
+                self.bench.deliver(*self.held)
+                self.held = None
+                self.bench.pump()
+            elif (page := self.bench.engine.next_page()) is not None:
+                self.held = page, self.bench.read(page)
 
     def request(self) -> None:
         key = self.rng.choice([None, None, f"k{self.rng.randrange(30)}"])
@@ -169,6 +185,10 @@ class Walk:
                 raise AssertionError("nothing that has ended is in memory after a commit") from None
             except NotFound:
                 assert run_id not in self.bench.engine.state.runs
+                if self.held is None and self.bench.store.parked_run(run_id) is not None:
+                    self.bench.take_in(run_id)
+                    self.bench.cancel(run_id)
+                    assert self.bench.status(run_id) == "CANCELLED"
 
     def odd(self) -> None:
         """Drain, refuse, stop reading, send nonsense."""
@@ -216,12 +236,14 @@ class Walk:
         for process in self.processes.values():
             process.take_in()
             process.link = None
+        self.held = None
         self.bench.restart()
 
     # -- what must hold
 
     def check(self) -> None:
         self.check_history()
+        self.check_backlog()
         state = self.bench.engine.state
         sessions = self.bench.engine.membership.workers
         groups = self.bench.engine.attempts.dispatcher.groups
@@ -236,7 +258,8 @@ class Walk:
                 timers += task.timer.armed
             if task.state is TaskState.PENDING:
                 assert task.live is None
-                assert task.queued or (task.timer is not None and task.timer.armed), task.task_id
+                waits = task.queued or (task.timer is not None and task.timer.armed)
+                assert waits is not task.run.parked, task.task_id
             elif task.state in OPEN:
                 attempt = task.live
                 assert attempt.number == task.attempt and not attempt.closed
@@ -319,12 +342,42 @@ class Walk:
         active = self.bench.store.load_active()
         leader = self.bench.store.leader()
         other = Engine(self.bench.settings, random.Random(0), self.bench.now, leader)
-        other.load(active.jobs, active.runs, active.tasks, self.bench.now, 5.0)
-        assert pictures(other) == pictures(self.bench.engine)
+        other.load(active.jobs, active.runs, active.tasks, active.counts, self.bench.now, 5.0)
+        other.load_backlog(active.lanes, active.parked_jobs, active.newest_due)
+        there, here = self.everything(other), pictures(self.bench.engine)
+        assert set(here) <= set(there)
+        assert {key: there[key] for key in here} == here
+        for key in set(there) - set(here):
+            run_id = key.rpartition(":")[0] or key
+            assert self.bench.store.parked_run(run_id) is not None, key
+
+    def everything(self, engine: Engine) -> dict[str, Any]:
+        """Return what a term knows once all of the backlog is in its memory."""
+        for lane in list(engine.backlog.lanes.values()):
+            page = Page(lane.key, "", lane.after, lane.newest, 10**6)
+            engine.paged_in(page, self.bench.read(page), self.bench.now)
+        return pictures(engine)
+
+    def check_backlog(self) -> None:
+        """All that is open and not in memory is in the backlog, where its lane has not read; nothing else is."""
+        engine, store = self.bench.engine, self.bench.store
+        for row in store.runs(1000, None, {}).items:
+            parked = store.parked_run(row.run_id)
+            assert parked is None or row.status == "PENDING"
+            if row.status not in ("PENDING", "RUNNING") or row.run_id in engine.state.runs:
+                continue
+            assert parked is not None, row.run_id
+            snapshot = snapshot_of(row.job, decode_any(row.snapshot.encode()))
+            lane = engine.backlog.lanes[snapshot.group, snapshot.handler, snapshot.priority]
+            assert lane.after < parked.seq <= lane.newest
+            assert all((task.attempt, task.version) == (0, 1) for task in self.bench.tasks(row.run_id))
 
     # -- the end
 
     def heal(self) -> None:
+        if self.held is not None:
+            self.bench.deliver(*self.held)
+        self.bench.no_pages = False
         for link in list(self.bench.workers.values()):
             link.close()
         for worker_id in ("w1", "w2", "w3", "p1"):
@@ -354,7 +407,8 @@ class Walk:
         for group in engine.attempts.dispatcher.groups.values():
             assert not [task for lane in group.lanes.values() for task in lane if task.queued]
         active = self.bench.store.load_active()
-        assert not active.runs and not active.tasks
+        assert not active.runs and not active.tasks and not active.lanes
+        assert not self.bench.engine.backlog.doomed
         for run_id in {*self.runs, *self.bench.ended}:
             tasks = self.bench.tasks(run_id)
             row = self.bench.store.run(run_id)
@@ -383,9 +437,19 @@ def pictures(engine: Engine) -> dict[str, Any]:
     return found
 
 
+BOUNDS = {
+    "normal": EngineSettings(),
+    "small": EngineSettings(waiting_tasks=8, lane_tasks=3, page_below=4, page_tasks=5),
+    "late": EngineSettings(waiting_tasks=8, lane_tasks=3, page_below=4, page_tasks=5),
+    "tiny": EngineSettings(waiting_tasks=0, lane_tasks=1, page_below=1, page_tasks=1),
+}
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
 @pytest.mark.parametrize("seed", range(40))
-def test_random_walk(seed: int) -> None:
-    walk = Walk(seed)
+def test_random_walk(seed: int, bounds: str) -> None:
+    walk = Walk(seed, BOUNDS[bounds])
+    walk.bench.no_pages = bounds == "late"
     for number in range(150):
         walk.step()
         walk.check()
