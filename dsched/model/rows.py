@@ -6,7 +6,7 @@ milliseconds UTC, except the two columns that existing installations query as TI
 
 from typing import NamedTuple
 
-__all__ = ["AttemptRow", "JobRow", "LeaderRow", "LogRow", "RunRow", "TaskRow", "WorkerRow"]
+__all__ = ["AttemptRow", "JobRow", "LeaderRow", "LogRow", "RollupRow", "RunRow", "TaskRow", "WorkerRow"]
 
 
 class JobRow(NamedTuple):
@@ -121,6 +121,15 @@ class LogRow(NamedTuple):
     worker_id: str | None
     attempt: int | None
     message: str
+
+
+class RollupRow(NamedTuple):
+    """Table `rollup`, key (hour, job, status): how many tasks ended. `hour` is its first millisecond."""
+
+    hour: int
+    job: str
+    status: str
+    count: int
 
 
 class LeaderRow(NamedTuple):

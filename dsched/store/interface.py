@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from dsched.engine.changes import Batch
 from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
+from dsched.store.rollups import Stats
 
 __all__ = ["Active", "Page", "Store"]
 
@@ -107,6 +108,9 @@ class Store(Protocol):
 
     def open_counts(self) -> Mapping[str, int]:
         """Return how many tasks there are in each status that is not terminal."""
+
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Stats:
+        """Return how many tasks (of one job) ended, from the counters of the hours that begin in this span."""
 
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task whose end did not end the task, by number."""

@@ -14,6 +14,7 @@ from dsched.model.run import RunState
 from dsched.model.task import OPEN
 from dsched.store.interface import Active, Page
 from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit
+from dsched.store.rollups import Stats, added_by, summed
 from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER, Table
 
 __all__ = ["MemoryStore"]
@@ -108,6 +109,7 @@ class MemoryStore:
         self._attempts_of = _Rows(self._undo)
         self._logs_of = _Rows(self._undo)
         self._workers = _Rows(self._undo)
+        self._rollups = _Rows(self._undo)
 
     def open(self) -> None:
         """Do nothing: it is always open."""
@@ -186,6 +188,9 @@ class MemoryStore:
                 self._jobs.put(due.name, stored._replace(next_due=due.next_due))
         self._update(_RUN, self._runs, batch.runs_set)
         self._update(_TASK, self._tasks, batch.tasks_set)
+        for hour, name, status, count in added_by(batch):
+            key = (hour, name, status)
+            self._rollups.put(key, self._rollups.get(key, 0) + count)
         for attempt in batch.attempts:
             _ATTEMPT.check(attempt)
             self._attempts.insert((attempt.task_id, attempt.number), attempt, "attempt.task_id, attempt.number")
@@ -265,6 +270,17 @@ class MemoryStore:
         """Return how many tasks there are in each status that is not terminal."""
         with self._lock:
             return _count(row for row in self._tasks.values() if row.status in OPEN)
+
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Stats:
+        """Return how many tasks ended, from the counters."""
+        hours: dict[tuple[int, str], int] = {}
+        jobs: dict[tuple[str, str], int] = {}
+        with self._lock:
+            for (hour, name, status), count in self._rollups.items():
+                if since_ms <= hour < until_ms and job in (None, name):
+                    hours[hour, status] = hours.get((hour, status), 0) + count
+                    jobs[name, status] = jobs.get((name, status), 0) + count
+        return summed([(*key, count) for key, count in hours.items()], [(*key, count) for key, count in jobs.items()])
 
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task by number."""

@@ -9,6 +9,7 @@ from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, Tas
 from dsched.model.run import RunState
 from dsched.store.interface import Active, Page
 from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit, is_storable
+from dsched.store.rollups import Stats, summed
 from dsched.store.statements import (
     ATTEMPT,
     JOB,
@@ -117,6 +118,22 @@ class SqlReads(ABC):
         with self.reading() as execute:
             text = f"SELECT status, count(*) FROM schedule_job WHERE {OPEN_TASK} GROUP BY status"
             return dict(execute(text).fetchall())
+
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Stats:
+        """Return how many tasks (of one job) ended, from the counters of the hours that begin in this span."""
+        where = f"WHERE hour >= {self._mark} AND hour < {self._mark}"
+        values: list[Any] = [since_ms, until_ms]
+        if job is not None:
+            if not is_storable(job):
+                return Stats((), ())
+            where += f" AND job = {self._mark}"
+            values.append(job)
+        with self.reading() as execute:
+            found = [
+                execute(f"SELECT {by}, status, sum(count) FROM rollup {where} GROUP BY {by}, status", values).fetchall()
+                for by in ("hour", "job")
+            ]
+        return summed(*found)
 
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task by number."""
