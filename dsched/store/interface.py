@@ -95,13 +95,23 @@ class Store(Protocol):
         """Return those of `run_ids` (any number) that exist."""
 
     def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[RunRow]:
-        """List runs, newest first (by creation, then id). Filters: `job`, `status`, `group`."""
+        """List runs, newest first (by creation, then id). Filters: `job`, `status`, `group`, and of the creation
+        `since` and `until` (exclusive), RFC 3339 instants.
+
+        A page looks at a bounded part of history, and may come back short, or empty, with `next` where it stopped.
+        """
 
     def task(self, task_id: str) -> TaskRow | None:
         """Return one task."""
 
     def tasks_of(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
         """List the tasks of a run by shard item. Filters: `status`, `worker`."""
+
+    def tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List tasks of all runs, newest first (by `job_id`). Filters: `job`, `status`, `worker`, `since`, `until`.
+
+        Pages are bounded as those of `runs` are. Adopted rows, which have no run, are not in it.
+        """
 
     def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         """Return per run how many of its tasks are in each status (for runs that are not terminal)."""
@@ -114,6 +124,9 @@ class Store(Protocol):
 
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task whose end did not end the task, by number."""
+
+    def attempts_of(self, task_ids: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
+        """Return `attempts` of each of `task_ids` that has any."""
 
     def logs(self, task_id: str) -> Sequence[LogRow]:
         """Return what is kept about a task, oldest first."""

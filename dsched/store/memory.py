@@ -13,7 +13,7 @@ from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, Tas
 from dsched.model.run import RunState
 from dsched.model.task import OPEN
 from dsched.store.interface import Active, Page
-from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit
+from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Listing, check_limit
 from dsched.store.rollups import Stats, added_by, summed
 from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER, Table
 
@@ -259,6 +259,11 @@ class MemoryStore:
         with self._lock:
             return self._page(TASKS, self._tasks_in(run_id), limit, cursor, filters)
 
+    def tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List tasks of all runs, newest first."""
+        with self._lock:
+            return self._page(ALL_TASKS, self._tasks.values(), limit, cursor, filters)
+
     def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         """Return per run how many of its tasks are in each status."""
         with self._lock:
@@ -287,6 +292,10 @@ class MemoryStore:
         with self._lock:
             return sorted(self._attempts_of.get(task_id, ()), key=lambda row: row.number)
 
+    def attempts_of(self, task_ids: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
+        """Return per task its closed attempts by number."""
+        return {task_id: found for task_id in task_ids if (found := self.attempts(task_id))}
+
     def logs(self, task_id: str) -> Sequence[LogRow]:
         """Return what is kept about a task, oldest first."""
         with self._lock:
@@ -310,7 +319,7 @@ class MemoryStore:
         listing: Listing[R], rows: Iterable[R], limit: int, cursor: str | None, filters: Mapping[str, str]
     ) -> Page[R]:
         conditions = listing.conditions(filters)
-        found = [row for row in rows if all(getattr(row, column) == value for column, value in conditions)]
+        found = [row for row in rows if all(condition.holds(row) for condition in conditions)]
         if cursor is not None:
             start, descending = listing.after(cursor), listing.descending
             found = [r for r in found if (listing.place(r) < start if descending else listing.place(r) > start)]

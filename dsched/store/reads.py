@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
 from dsched.model.run import RunState
 from dsched.store.interface import Active, Page
-from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit, is_storable
+from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Condition, Listing, is_storable
 from dsched.store.rollups import Stats, summed
+from dsched.store.scan import Scanner
 from dsched.store.statements import (
     ATTEMPT,
     JOB,
@@ -39,12 +40,15 @@ _TASK_COLUMNS: Final = ", ".join(f"t.{name}" for name in TASK.columns)
 class SqlReads(ABC):
     """Implement the reads of `dsched.store.interface.Store` over one method that lends a cursor.
 
-    `mark` is how the dialect writes a parameter.
+    `mark` is how the dialect writes a parameter, `hint` how it is told which index to use, and `primary` what that of
+    the key is called.
     """
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, hint: str, primary: str = "") -> None:
         self._mark = mark
+        self.scanner = Scanner(mark, hint, primary)
         self._runs_by_id = where_in(RUN.select(), "run_id", mark)
+        self._attempts_of = where_in(ATTEMPT.select(), "task_id", mark)
         self._statuses = where_in("SELECT task_id, status FROM schedule_job", "task_id", mark)
         self._task_counts = where_in(
             "SELECT run_id, status, count(*) FROM schedule_job", "run_id", mark, "GROUP BY run_id, status"
@@ -104,7 +108,11 @@ class SqlReads(ABC):
         """List the tasks of a run by shard item."""
         if not is_storable(run_id):
             return Page((), None)
-        return self._page(TASKS, limit, cursor, filters, (("run_id", run_id),))
+        return self._page(TASKS, limit, cursor, filters, (Condition("run_id", "=", run_id),))
+
+    def tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List tasks of all runs, newest first."""
+        return self._page(ALL_TASKS, limit, cursor, filters)
 
     def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         """Return per run how many of its tasks are in each status."""
@@ -138,6 +146,13 @@ class SqlReads(ABC):
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task by number."""
         return self._all(ATTEMPT, "task_id", task_id, "ORDER BY number")
+
+    def attempts_of(self, task_ids: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
+        """Return per task its closed attempts by number; tasks without one are left out."""
+        found: dict[str, list[AttemptRow]] = {}
+        for row in sorted(map(AttemptRow._make, self._many(self._attempts_of, task_ids)), key=lambda row: row.number):
+            found.setdefault(row.task_id, []).append(row)
+        return found
 
     def logs(self, task_id: str) -> Sequence[LogRow]:
         """Return what is kept about a task, oldest first."""
@@ -178,13 +193,10 @@ class SqlReads(ABC):
         limit: int,
         cursor: str | None,
         filters: Mapping[str, str],
-        within: tuple[tuple[str, Any], ...] = (),
+        within: tuple[Condition, ...] = (),
     ) -> Page[R]:
-        text, values = listing.query(filters, cursor, self._mark, within)
-        values.append(check_limit(limit) + 1)
         with self.reading() as execute:
-            rows = _fetch(execute, listing.table, text, values)
-        return listing.page(rows, limit)
+            return self.scanner.read(execute, listing, limit, cursor, filters, within)
 
 
 def _fetch(execute: Execute, table: Table[R], text: str, values: Sequence[Any] = ()) -> list[R]:

@@ -112,7 +112,7 @@ class SqliteStore(SqlReads):
         busy_timeout_s: float = 5.0,
         migrations: Sequence[Migration] | None = None,
     ) -> None:
-        super().__init__(_MARK)
+        super().__init__(_MARK, "INDEXED BY {}")
         self.url = url if url is not None else f"sqlite:///{quote(path)}"
         self.path = Path(path).absolute()
         self._synchronous = synchronous

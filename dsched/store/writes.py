@@ -38,8 +38,8 @@ _VALUES: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {
 class Writes:
     """The statements of one dialect, and how a batch goes through them.
 
-    `mark` is how the dialect writes a parameter; `update`, `dues` and `rollups` make its updates of many rows. A statement takes
-    at most `most_rows` rows and `variables` values.
+    `mark` is how the dialect writes a parameter; `update`, `dues` and `rollups` make its updates of many rows. A
+    statement takes at most `most_rows` rows and `variables` values.
     """
 
     def __init__(

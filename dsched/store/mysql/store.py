@@ -57,7 +57,7 @@ class MySqlStore(SqlReads):
         rng: random.Random | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(MARK)
+        super().__init__(MARK, "FORCE INDEX ({})", "PRIMARY")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"mysql://{quote(settings.user, safe='')}@{host}:{settings.port}/{quote(settings.database, safe='')}"
         self.readers = readers
@@ -160,11 +160,13 @@ class MySqlStore(SqlReads):
             if (now.epoch, now.renewal) != (seen.epoch, seen.renewal):
                 return None
             highest_id = execute("SELECT coalesce(max(job_id), 0) FROM schedule_job").fetchone()[0]
-            # By status the index gives each maximum at once, over any history.
-            fences = execute("SELECT status, max(fence) FROM schedule_job GROUP BY status").fetchall()
+            # The leader row has kept up with every fence since somebody first led. Reading all of history is for the
+            # first leader only; the open tasks, which matter most, are looked at each time.
+            condition = f"WHERE {_OPEN_TASK}" if now.epoch else ""
+            highest_fence = execute(f"SELECT coalesce(max(fence), 0) FROM schedule_job {condition}").fetchone()[0]
             row = LeaderRow(
                 now.epoch + 1, 0, now.renewal + 1, owner, address, admin_url,
-                max(now.last_id, highest_id), max([now.last_fence, *(fence for _, fence in fences)]),
+                max(now.last_id, highest_id), max(now.last_fence, highest_fence),
             )  # fmt: skip
             changes = ", ".join(f"{name} = {MARK}" for name in LEADER.columns)
             execute(f"UPDATE leader SET {changes}", row)
