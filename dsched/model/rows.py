@@ -129,7 +129,7 @@ class RollupRow(NamedTuple):
     hour: int
     job: str
     status: str
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 class LeaderRow(NamedTuple):

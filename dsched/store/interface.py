@@ -7,13 +7,13 @@ is then unknown, and `leader()` tells.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from dsched.engine.changes import Batch
 from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
-from dsched.store.rollups import Stats
+from dsched.store.rollups import Counters
 
-__all__ = ["Active", "Page", "Store"]
+__all__ = ["Active", "Page", "Pruned", "Store"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,14 @@ class Active:
     jobs: Sequence[JobRow]
     runs: Sequence[RunRow]
     tasks: Sequence[TaskRow]
+
+
+class Pruned(NamedTuple):
+    """What a portion of pruning deleted: runs, and tasks or other rows; `next` is where to go on, None at the end."""
+
+    runs: int
+    rows: int
+    next: str | None
 
 
 class Store(Protocol):
@@ -75,6 +83,30 @@ class Store(Protocol):
         Raises `EpochLost` when the leader row is not (`batch.epoch`, `batch.number - 1`); `BatchRefused` when the
         content is refused: a constraint, a value that cannot be stored, or a row of `*_set` whose version in the
         store is not the one before.
+        """
+
+    # -- old history
+
+    def prune(
+        self, before_ms: int, job: str | None, limit: int, after: str | None = None, *,
+        epoch: int | None = None, dry: bool = False,
+    ) -> Pruned:  # fmt: skip
+        """Delete a portion of the runs (of one job) that were created, and have ended, before an instant, with their
+        tasks, attempts and logs: at most `limit` runs and as many tasks, in one transaction.
+
+        `after` is the `next` of the portion before. Rows without a run are never touched. `dry` only counts. Raises
+        `EpochLost` when `epoch` is given and does not lead.
+        """
+
+    def prune_rest(self, before_ms: int, rollups_before_ms: int, limit: int, *, epoch: int | None = None) -> Pruned:
+        """Delete a portion of the log lines and the lost workers from before an instant, and of older counters."""
+
+    # -- the schema
+
+    def versions(self) -> tuple[int, int]:
+        """Return the version that the schema has (0: there is none), and the one that this code makes of it.
+
+        May be called before `open`, and changes nothing.
         """
 
     # -- reads; each sees committed state only
@@ -119,7 +151,7 @@ class Store(Protocol):
     def open_counts(self) -> Mapping[str, int]:
         """Return how many tasks there are in each status that is not terminal."""
 
-    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Stats:
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Counters:
         """Return how many tasks (of one job) ended, from the counters of the hours that begin in this span."""
 
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:

@@ -12,9 +12,9 @@ from dsched.errors import BatchRefused, EpochLost
 from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
 from dsched.model.run import RunState
 from dsched.model.task import OPEN
-from dsched.store.interface import Active, Page
+from dsched.store.interface import Active, Page, Pruned
 from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Listing, check_limit
-from dsched.store.rollups import Stats, added_by, summed
+from dsched.store.rollups import Counters, added_by, summed
 from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER, Table
 
 __all__ = ["MemoryStore"]
@@ -214,6 +214,74 @@ class MemoryStore:
             rows.put(key, old._make(new if index in kind.mutable else kept
                                     for index, (new, kept) in enumerate(zip(row, old, strict=True))))  # fmt: skip
 
+    # -- old history
+
+    def prune(
+        self, before_ms: int, job: str | None, limit: int, after: str | None = None, *,
+        epoch: int | None = None, dry: bool = False,
+    ) -> Pruned:  # fmt: skip
+        """Delete a portion of the runs that ended before an instant."""
+        with self._lock:
+            self._check_epoch(epoch)
+            old = sorted(
+                run.run_id
+                for run in self._runs.values()
+                if job in (None, run.job)
+                and RunState(run.status).is_terminal
+                and max(run.created_at, run.finished_at or 0) < before_ms
+            )
+            if dry:
+                return Pruned(len(old), sum(self._runs[run_id].sharding_total for run_id in old), None)
+            runs = rows = 0
+            for run_id in old[:limit]:
+                ids = sorted(self._tasks_of.get(run_id, ()))
+                going = ids[: limit - rows]
+                for job_id in going:
+                    self._forget(job_id)
+                rows += len(going)
+                if len(going) < len(ids):
+                    self._tasks_of[run_id] = tuple(ids[len(going) :])
+                    break
+                self._tasks_of.pop(run_id, None)
+                run = self._runs.pop(run_id)
+                if run.due is not None:
+                    self._dues.pop((run.job, run.due), None)
+                runs += 1
+            return Pruned(runs, rows, "more" if runs < len(old) else None)
+
+    def _forget(self, job_id: int) -> None:
+        task_id = self._tasks.pop(job_id).task_id
+        del self._task_ids[task_id]
+        self._logs_of.pop(task_id, None)
+        for attempt in self._attempts_of.pop(task_id, ()):
+            del self._attempts[attempt.task_id, attempt.number]
+
+    def prune_rest(self, before_ms: int, rollups_before_ms: int, limit: int, *, epoch: int | None = None) -> Pruned:
+        """Delete old log lines, lost workers and counters."""
+        with self._lock:
+            self._check_epoch(epoch)
+            rows = 0
+            for task_id, lines in list(self._logs_of.items()):
+                kept = tuple(line for line in lines if line.at >= before_ms)
+                rows += len(lines) - len(kept)
+                self._logs_of[task_id] = kept
+            for worker in list(self._workers.values()):
+                if worker.state == "lost" and worker.last_seen_at < before_ms:
+                    del self._workers[worker.worker_id]
+                    rows += 1
+            for key in [key for key in self._rollups if key[0] < rollups_before_ms]:
+                del self._rollups[key]
+                rows += 1
+            return Pruned(0, rows, None)
+
+    def _check_epoch(self, epoch: int | None) -> None:
+        if epoch not in (None, self._leader.epoch):
+            raise EpochLost(f"epoch {epoch} does not lead", epoch=epoch)
+
+    def versions(self) -> tuple[int, int]:
+        """Return the same twice: there is no schema."""
+        return 1, 1
+
     # -- reads
 
     def load_active(self) -> Active:
@@ -276,7 +344,7 @@ class MemoryStore:
         with self._lock:
             return _count(row for row in self._tasks.values() if row.status in OPEN)
 
-    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Stats:
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Counters:
         """Return how many tasks ended, from the counters."""
         hours: dict[tuple[int, str], int] = {}
         jobs: dict[tuple[str, str], int] = {}

@@ -9,7 +9,7 @@ from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, Tas
 from dsched.model.run import RunState
 from dsched.store.interface import Active, Page
 from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Condition, Listing, is_storable
-from dsched.store.rollups import Stats, summed
+from dsched.store.rollups import Counters, summed
 from dsched.store.scan import Scanner
 from dsched.store.statements import (
     ATTEMPT,
@@ -127,13 +127,13 @@ class SqlReads(ABC):
             text = f"SELECT status, count(*) FROM schedule_job WHERE {OPEN_TASK} GROUP BY status"
             return dict(execute(text).fetchall())
 
-    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Stats:
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Counters:
         """Return how many tasks (of one job) ended, from the counters of the hours that begin in this span."""
         where = f"WHERE hour >= {self._mark} AND hour < {self._mark}"
         values: list[Any] = [since_ms, until_ms]
         if job is not None:
             if not is_storable(job):
-                return Stats((), ())
+                return Counters((), ())
             where += f" AND job = {self._mark}"
             values.append(job)
         with self.reading() as execute:

@@ -13,7 +13,7 @@ from dsched.model.rows import RollupRow
 from dsched.model.task import TERMINAL
 from dsched.store.statements import Bulk
 
-__all__ = ["HOUR_MS", "MOST_JOBS", "Stats", "added_by", "bulk_add", "bulk_add_mysql", "hour_of", "summed"]
+__all__ = ["HOUR_MS", "MOST_JOBS", "Counters", "added_by", "bulk_add", "bulk_add_mysql", "hour_of", "summed"]
 
 HOUR_MS: Final = 3_600_000
 MOST_JOBS: Final = 100
@@ -21,7 +21,7 @@ _ENDED: Final = frozenset(state.value for state in TERMINAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class Counters:
     """Ended tasks of a span of hours: (hour, status, count) by hour, (job, status, count) of the busiest jobs."""
 
     by_hour: tuple[tuple[int, str, int], ...]
@@ -63,7 +63,7 @@ def _bulk(mark: str, rest: str) -> Bulk:
     return Bulk(4, lambda rows: f"{head}{', '.join([row] * rows)} {rest}")
 
 
-def summed(by_hour: Iterable[tuple[int, str, int]], by_job: Iterable[tuple[str, str, int]]) -> Stats:
+def summed(by_hour: Iterable[tuple[int, str, int]], by_job: Iterable[tuple[str, str, int]]) -> Counters:
     """Return the figures in order, of the jobs the `MOST_JOBS` with the most tasks."""
     jobs = [(job, status, int(count)) for job, status, count in by_job]
     totals: dict[str, int] = {}
@@ -75,4 +75,4 @@ def summed(by_hour: Iterable[tuple[int, str, int]], by_job: Iterable[tuple[str, 
 
     busiest = set(sorted(totals, key=rank)[:MOST_JOBS])
     kept = sorted((row for row in jobs if row[0] in busiest), key=lambda row: (*rank(row[0]), row[1]))
-    return Stats(tuple(sorted((hour, status, int(count)) for hour, status, count in by_hour)), tuple(kept))
+    return Counters(tuple(sorted((hour, status, int(count)) for hour, status, count in by_hour)), tuple(kept))

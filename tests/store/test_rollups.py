@@ -6,7 +6,7 @@ import pytest
 
 from dsched.errors import BatchRefused, EpochLost
 from dsched.store.interface import Store
-from dsched.store.rollups import HOUR_MS, MOST_JOBS, Stats
+from dsched.store.rollups import HOUR_MS, MOST_JOBS, Counters
 
 H = HOUR_MS
 ALWAYS = (0, 2**62, None)
@@ -17,9 +17,9 @@ def ended(task: Any, status: str, at: int) -> Any:
 
 
 def test_nothing_has_ended_yet(store: Store, leader: Any, rows: Any) -> None:
-    assert store.stats(*ALWAYS) == Stats((), ())
+    assert store.stats(*ALWAYS) == Counters((), ())
     leader.commit(runs_new=[rows.run()], tasks_new=[rows.task(1)])
-    assert store.stats(*ALWAYS) == Stats((), ())
+    assert store.stats(*ALWAYS) == Counters((), ())
 
 
 def test_ends_are_counted_by_hour_job_and_status(store: Store, leader: Any, rows: Any) -> None:
@@ -31,13 +31,13 @@ def test_ends_are_counted_by_hour_job_and_status(store: Store, leader: Any, rows
         ]
     )  # fmt: skip
     leader.commit(tasks_set=[ended(tasks[3], "SUCCESS", 8 * H - 2), ended(tasks[4], "CANCELLED", 9 * H)])
-    assert store.stats(*ALWAYS) == Stats(
+    assert store.stats(*ALWAYS) == Counters(
         ((7 * H, "SUCCESS", 3), (8 * H, "FAILED", 1), (9 * H, "CANCELLED", 1)),
         (("census", "FAILED", 1), ("census", "SUCCESS", 3), ("other", "CANCELLED", 1)),
     )
-    assert store.stats(8 * H, 9 * H, None) == Stats(((8 * H, "FAILED", 1),), (("census", "FAILED", 1),))
-    assert store.stats(0, 10 * H, "other") == Stats(((9 * H, "CANCELLED", 1),), (("other", "CANCELLED", 1),))
-    assert store.stats(0, 10 * H, "\ud800") == store.stats(0, 10 * H, "none") == Stats((), ())
+    assert store.stats(8 * H, 9 * H, None) == Counters(((8 * H, "FAILED", 1),), (("census", "FAILED", 1),))
+    assert store.stats(0, 10 * H, "other") == Counters(((9 * H, "CANCELLED", 1),), (("other", "CANCELLED", 1),))
+    assert store.stats(0, 10 * H, "\ud800") == store.stats(0, 10 * H, "none") == Counters((), ())
 
 
 def test_a_task_that_is_new_and_has_ended_counts(store: Store, leader: Any, rows: Any) -> None:
@@ -49,7 +49,7 @@ def test_other_changes_count_nothing(store: Store, leader: Any, rows: Any) -> No
     task = rows.task(1)
     leader.commit(runs_new=[rows.run()], tasks_new=[task])
     leader.commit(tasks_set=[task._replace(status="RUNNING", version=2)])
-    assert store.stats(*ALWAYS) == Stats((), ())
+    assert store.stats(*ALWAYS) == Counters((), ())
 
 
 def test_what_is_refused_counts_nothing(store: Store, leader: Any, rows: Any) -> None:
@@ -58,7 +58,7 @@ def test_what_is_refused_counts_nothing(store: Store, leader: Any, rows: Any) ->
     end = ended(task, "SUCCESS", H)
     with pytest.raises(BatchRefused):
         store.commit(leader.batch(tasks_set=[end], runs_new=[rows.run()]))
-    assert store.stats(*ALWAYS) == Stats((), ())
+    assert store.stats(*ALWAYS) == Counters((), ())
     batch = leader.batch(tasks_set=[end])
     store.commit(batch)
     with pytest.raises(EpochLost):
