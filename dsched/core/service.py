@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from dsched.clock import Clock
 from dsched.core.api import Stats
 from dsched.core.peers import Peers
+from dsched.core.pruning import Pruner
 from dsched.core.term import Term
 from dsched.core.threads import Threads
 from dsched.core.views import job_view, run_view, stats_view, task_view, worker_view
@@ -59,7 +60,7 @@ class CoreService(Service):
     """Implements `dsched.core.api.CoreApi`.
 
     `started` fires when the worker port is open and the store has its schema, or fails with what is wrong; leading may
-    come later. `store_name` is what people are shown.
+    come later. What ended more than `history_days` days ago is deleted; 0 keeps it for ever.
     """
 
     log = Logger()
@@ -79,6 +80,7 @@ class CoreService(Service):
         address: str,
         admin_url: str,
         version: str,
+        history_days: int = 0,
     ) -> None:
         self.started: Deferred[None] = Deferred()
         self._clock = clock
@@ -92,6 +94,8 @@ class CoreService(Service):
         self._address = address
         self._admin_url = admin_url
         self._version = version
+        self._history_days = history_days
+        self._pruner: Pruner | None = None
         self._peers = Peers(clock)
         self._factory = WorkerListenerFactory(self._peers, clock)
         self._port: IListeningPort | None = None
@@ -199,9 +203,14 @@ class CoreService(Service):
             epoch=leader.epoch, jobs=len(active.jobs), tasks=len(active.tasks),
         )  # fmt: skip
         self._term.after_event()
+        if self._history_days:
+            self._pruner = Pruner(self._store, self._writer, self._clock, leader.epoch, self._history_days)
         return self._term
 
     def _end_term(self, reason: Exception) -> None:
+        if self._pruner is not None:
+            self._pruner.stop()
+            self._pruner = None
         term, self._term, self._peers.term = self._term, None, None
         if term is not None:
             term.stop(reason)

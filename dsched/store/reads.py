@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from dsched.model.rows import AttemptRow, JobRow, LeaderRow, LogRow, RunRow, TaskRow, WorkerRow
 from dsched.model.run import RunState
+from dsched.store.checking import Findings, examine
 from dsched.store.interface import Active, Page
 from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Condition, Listing, is_storable
 from dsched.store.rollups import Counters, summed
@@ -43,6 +44,9 @@ class SqlReads(ABC):
     `mark` is how the dialect writes a parameter, `hint` how it is told which index to use, and `primary` what that of
     the key is called.
     """
+
+    open_task = OPEN_TASK
+    """The condition of open tasks, as the dialect's index has them."""
 
     def __init__(self, mark: str, hint: str, primary: str = "") -> None:
         self._mark = mark
@@ -142,6 +146,10 @@ class SqlReads(ABC):
                 for by in ("hour", "job")
             ]
         return summed(*found)
+
+    def examine(self) -> Findings:
+        """Return how much is stored, and what is wrong with it."""
+        return examine(self.reading, self.open_task)
 
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task by number."""

@@ -240,7 +240,7 @@ class SqliteStore(SqlReads):
         if not self.path.exists():
             return 0, newest
         try:
-            database = self._connect("ro")
+            database = self._connect("rw")  # A reader would leave its WAL behind.
             try:
                 return _schema_version(database), newest
             finally:

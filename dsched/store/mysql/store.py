@@ -48,6 +48,8 @@ class MySqlStore(SqlReads):
     are for tests.
     """
 
+    open_task = _OPEN_TASK
+
     def __init__(
         self,
         settings: MySqlSettings,
