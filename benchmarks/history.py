@@ -59,7 +59,7 @@ TASKS_AT_ONCE = 20_000
 def status_of(number: int, job: str) -> str:
     if job == RARE:
         return "FAILED" if number % 400_000 == 7 else "SUCCESS"
-    spread = number * 2_654_435_761 % 1000
+    spread = (number * 2_654_435_761 % (1 << 32)) * 1000 >> 32
     return "FAILED" if spread < 20 else "TIMEOUT" if spread < 25 else "CANCELLED" if spread < 30 else "SUCCESS"
 
 
