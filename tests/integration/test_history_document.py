@@ -22,8 +22,8 @@ def test_its_commands_do_what_it_says(tmp_path: Path) -> None:
     assert len(steps) == 4
     for command, _, shown in steps:
         done = subprocess.run(
-            ["bash", "-c", command], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=60, check=False,
+            ["bash", "-c", command], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=60, check=False,
         )  # fmt: skip
         expected = ".*?".join(re.escape(piece) for piece in shown.strip().split("…"))
         assert done.returncode == 0, done.stderr
