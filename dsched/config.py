@@ -24,6 +24,7 @@ TABLES = ("core", "worker")
 """The tables that a file of settings may hold."""
 
 _LOOPBACK = "127.0.0.1"
+_MOST_DAYS = 36_500
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}")
 _URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(?:/[\x21-\x7e]*)?")
 
@@ -115,6 +116,7 @@ class CoreSettings:
     """What a core needs to know of its surroundings; `validate` before use.
 
     `advertise` and `admin_url` are what others are told; empty, they follow `listen` and `admin`.
+    Runs that ended more than `history_days` days ago are deleted; 0 keeps them for ever.
     """
 
     listen: Address = Address(_LOOPBACK, 8080)
@@ -122,6 +124,7 @@ class CoreSettings:
     store: str = "sqlite:///dsched.db"
     advertise: str = ""
     admin_url: str = ""
+    history_days: int = 30
 
     def validate(self) -> Self:
         """Return self, or raise `ConfigError` with every problem."""
@@ -136,6 +139,8 @@ class CoreSettings:
             for name, address in (("listen", self.listen), ("admin", self.admin))
             if not address.port
         ]
+        if self.history_days > _MOST_DAYS:
+            problems.append(f"--history-days must be at most {_MOST_DAYS}; 0 keeps history for ever")
         if self.listen == self.admin:
             problems.append(f"--listen and --admin are the same address, {self.listen}; give each its own port")
         if self.advertise and not _HOST_PORT.fullmatch(self.advertise):

@@ -84,6 +84,7 @@ class CoreOptions(_RoleOptions):
         ["listen", None, None, "Where workers connect [127.0.0.1:8080]"],
         ["admin", None, None, "Where the HTTP interface is [127.0.0.1:8081]"],
         ["store", None, None, "Where everything is kept [sqlite:///dsched.db]"],
+        ["history-days", None, None, "How long ended runs are kept, 0 for ever [30]"],
         ["config", None, None, "TOML file with a table [core]"],
         ["advertise", None, None, "HOST:PORT that workers are told, if not that of --listen"],
         ["admin-url", None, None, "URL that people are told, if not that of --admin"],
@@ -230,6 +231,7 @@ class CoreRole:
             settings=engine,
             rng=random.Random(),
             version=__version__,
+            history_days=settings.history_days,
             **told,
         )
         names = [urlsplit(settings.admin_url).netloc] if settings.admin_url else []

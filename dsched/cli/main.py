@@ -6,6 +6,7 @@ import sys
 import click
 
 from dsched import __version__
+from dsched.cli.db import db
 from dsched.cli.demo.command import demo
 from dsched.errors import DschedError
 
@@ -22,6 +23,7 @@ def cli(context: click.Context) -> None:
 
 
 cli.add_command(demo)
+cli.add_command(db)
 
 
 def main() -> None:

@@ -91,12 +91,15 @@ class Client:
         )
 
     def runs(self, *, limit: int = 100, cursor: str | None = None, **filters: str) -> Json:
-        """Return one page of runs: `{"items": […], "next": cursor or null}`."""
+        """Return one page of runs: `{"items": […], "next": cursor or null}`.
+
+        It may have fewer than `limit`, or none, and yet a `next`: a page looks at a bounded part of history.
+        """
         query = {**filters, "limit": str(limit), **({"cursor": cursor} if cursor else {})}
         return self._json("GET", "/api/v1/runs", query=query)
 
     def iter_runs(self, **filters: str) -> Iterator[Json]:
-        """Yield every run, newest first."""
+        """Yield every run, newest first; filters `job`, `status`, `group`, `since`, `until`."""
         return self._pages("/api/v1/runs", filters)
 
     def cancel_run(self, run_id: str) -> Json:
@@ -113,9 +116,17 @@ class Client:
         """Yield the tasks of a run by shard item."""
         return self._pages(f"/api/v1/runs/{_part(run_id)}/tasks", filters)
 
+    def iter_all_tasks(self, **filters: str) -> Iterator[Json]:
+        """Yield the tasks of all runs, newest first; filters `job`, `status`, `worker`, `since`, `until`."""
+        return self._pages("/api/v1/tasks", filters)
+
     def task(self, task_id: str) -> Json:
         """Return one task with its attempts."""
         return self._json("GET", f"/api/v1/tasks/{_part(task_id)}")
+
+    def stats(self, *, hours: int = 24, job: str | None = None) -> Json:
+        """Return how many tasks ended within the last hours: in all, by hour, by job; and how many are open."""
+        return self._json("GET", "/api/v1/stats", query={"hours": str(hours), **({"job": job} if job else {})})
 
     # -- the cluster
 

@@ -1,9 +1,39 @@
 """What the core offers to those who face people: `dsched.web` calls it, the core's service implements it."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
-__all__ = ["CoreApi"]
+__all__ = ["CoreApi", "HourStats", "JobStats", "Stats"]
+
+
+class HourStats(TypedDict):
+    """Tasks that ended within an hour, by status."""
+
+    hour: str
+    ended: dict[str, int]
+
+
+class JobStats(TypedDict):
+    """Tasks of a job that ended, by status."""
+
+    job: str
+    ended: dict[str, int]
+
+
+class Stats(TypedDict):
+    """Counters of the tasks that ended from `since` to `until` (exclusive), whole hours in UTC, the last one under way.
+
+    `by_hour` has every hour, oldest first; `by_job` the 100 jobs with the most tasks, busiest first. `open` are the
+    tasks of all jobs that have not ended, by status, as they are now; null when one job is asked for.
+    """
+
+    job: str | None
+    since: str
+    until: str
+    ended: dict[str, int]
+    by_hour: list[HourStats]
+    by_job: list[JobStats]
+    open: dict[str, int] | None
 
 
 class CoreApi(Protocol):
@@ -40,10 +70,22 @@ class CoreApi(Protocol):
         """Return a run once it is terminal, or after `wait_s` seconds as it stands."""
 
     async def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
-        """List runs, newest first: `{"items", "next"}`. Filters: `job`, `status`, `group`."""
+        """List runs, newest first: `{"items", "next"}`. Filters: `job`, `status`, `group`, `since`, `until`.
+
+        A page looks at a bounded part of history: it may be short, or empty, with `next` where it stopped.
+        """
 
     async def tasks(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List the tasks of a run by shard item: `{"items", "next"}`. Filters: `status`, `worker`."""
+
+    async def all_tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
+        """List tasks of all runs, newest first, in pages as those of `runs`.
+
+        Filters: `job`, `status`, `worker`, `since`, `until`.
+        """
+
+    async def stats(self, hours: int, job: str | None) -> Stats:
+        """Return the counters of the last `hours` hours, the one under way included."""
 
     async def task(self, task_id: str) -> dict[str, Any]:
         """Return a task with its attempts."""

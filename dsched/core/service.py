@@ -15,10 +15,12 @@ from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
 from twisted.logger import Logger
 
 from dsched.clock import Clock
+from dsched.core.api import Stats
 from dsched.core.peers import Peers
+from dsched.core.pruning import Pruner
 from dsched.core.term import Term
 from dsched.core.threads import Threads
-from dsched.core.views import job_view, run_view, task_view, worker_view
+from dsched.core.views import job_view, run_view, stats_view, task_view, worker_view
 from dsched.engine.definition import RunRequest, parse_run_request, parse_run_requests
 from dsched.engine.engine import Engine
 from dsched.engine.firing import job_row
@@ -27,8 +29,10 @@ from dsched.errors import BatchRefused, Conflict, NotFound, NotLeader, StoreUnav
 from dsched.model.ids import requested_run_id
 from dsched.model.rows import LeaderRow, RunRow, TaskRow
 from dsched.model.run import RunState
+from dsched.model.task import TaskState
 from dsched.net.server import WorkerListenerFactory
-from dsched.store.interface import Store
+from dsched.store.interface import Page, Store
+from dsched.store.rollups import HOUR_MS, hour_of
 
 __all__ = ["CoreService", "Election", "Victory"]
 
@@ -56,7 +60,7 @@ class CoreService(Service):
     """Implements `dsched.core.api.CoreApi`.
 
     `started` fires when the worker port is open and the store has its schema, or fails with what is wrong; leading may
-    come later. `store_name` is what people are shown.
+    come later. What ended more than `history_days` days ago is deleted; 0 keeps it for ever.
     """
 
     log = Logger()
@@ -76,6 +80,7 @@ class CoreService(Service):
         address: str,
         admin_url: str,
         version: str,
+        history_days: int = 0,
     ) -> None:
         self.started: Deferred[None] = Deferred()
         self._clock = clock
@@ -89,6 +94,8 @@ class CoreService(Service):
         self._address = address
         self._admin_url = admin_url
         self._version = version
+        self._history_days = history_days
+        self._pruner: Pruner | None = None
         self._peers = Peers(clock)
         self._factory = WorkerListenerFactory(self._peers, clock)
         self._port: IListeningPort | None = None
@@ -197,9 +204,14 @@ class CoreService(Service):
             epoch=leader.epoch, jobs=len(active.jobs), tasks=sum(active.counts.values()),
         )  # fmt: skip
         self._term.after_event()
+        if self._history_days:
+            self._pruner = Pruner(self._store, self._writer, self._clock, leader.epoch, self._history_days)
         return self._term
 
     def _end_term(self, reason: Exception) -> None:
+        if self._pruner is not None:
+            self._pruner.stop()
+            self._pruner = None
         term, self._term, self._peers.term = self._term, None, None
         if term is not None:
             term.stop(reason)
@@ -356,21 +368,31 @@ class CoreService(Service):
         if await self._read(self._store.run, run_id) is None:
             raise NotFound("run", run_id)
         page = await self._read(self._store.tasks_of, run_id, limit, cursor, filters)
-        return {"items": [await self._task_view(row) for row in page.items], "next": page.next}
+        return await self._task_page(page)
+
+    async def all_tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
+        """List tasks of all runs, newest first."""
+        return await self._task_page(await self._read(self._store.tasks, limit, cursor, filters))
+
+    async def _task_page(self, page: Page[TaskRow]) -> dict[str, Any]:
+        tried = [row.task_id for row in page.items if _has_attempts(row)]
+        attempts = await self._read(self._store.attempts_of, tried) if tried else {}
+        return {"items": [task_view(row, attempts.get(row.task_id, ())) for row in page.items], "next": page.next}
+
+    async def stats(self, hours: int, job: str | None) -> Stats:
+        """Return the counters of the last `hours` hours, the one under way included."""
+        until_ms = hour_of(self._clock.wall_ms()) + HOUR_MS
+        since_ms = max(0, until_ms - hours * HOUR_MS)
+        counters = await self._read(self._store.stats, since_ms, until_ms, job)
+        open_counts = await self._read(self._store.open_counts) if job is None else None
+        return stats_view(counters, since_ms, until_ms, job, open_counts)
 
     async def task(self, task_id: str) -> dict[str, Any]:
         """Return a task with its attempts."""
         row = await self._read(self._store.task, task_id)
         if row is None:
             raise NotFound("task", task_id)
-        return await self._task_view(row)
-
-    async def _task_view(self, row: TaskRow) -> dict[str, Any]:
-        # The first attempt is in the task's own row unless it ended without ending the task.
-        attempts = []
-        if row.attempt > 1 or (row.attempt == 1 and row.status == RunState.PENDING.value):
-            attempts = await self._read(self._store.attempts, row.task_id)
-        return task_view(row, attempts)
+        return task_view(row, await self._read(self._store.attempts, task_id) if _has_attempts(row) else ())
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the workers that are online."""
@@ -412,3 +434,8 @@ class CoreService(Service):
         if self._term.journal.is_away:
             return False, {"ready": False, "reason": "the store does not answer"}
         return True, {"ready": True, "reason": None}
+
+
+def _has_attempts(row: TaskRow) -> bool:
+    """Tell whether a task has rows of attempts: the first is in its own row unless it ended without ending the task."""
+    return row.attempt > 1 or (row.attempt == 1 and row.status == TaskState.PENDING.value)

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dsched.core.api import Stats
 from dsched.engine.session import Session, SessionState
 from dsched.model.instant import format_instant
 from dsched.model.rows import AttemptRow, JobRow, RunRow, TaskRow
 from dsched.model.task import Outcome, TaskState
+from dsched.store.rollups import HOUR_MS, Counters
 from dsched.wire.encoding import decode_any
 
-__all__ = ["job_view", "run_view", "task_view", "worker_view"]
+__all__ = ["job_view", "run_view", "stats_view", "task_view", "worker_view"]
 
 _OUTCOMES = {
     TaskState.SUCCESS.value: Outcome.SUCCESS.value,
@@ -111,6 +113,29 @@ def _attempt_view(row: AttemptRow) -> dict[str, Any]:
         "message": row.message,
         "started_at": _instant(row.started_at),
         "finished_at": _instant(row.finished_at),
+    }
+
+
+def stats_view(
+    counters: Counters, since_ms: int, until_ms: int, job: str | None, open_counts: Mapping[str, int] | None
+) -> Stats:
+    """Return the counters of the hours from `since_ms` to `until_ms`."""
+    total: dict[str, int] = {}
+    hours: dict[int, dict[str, int]] = {hour: {} for hour in range(since_ms, until_ms, HOUR_MS)}
+    for hour, status, count in counters.by_hour:
+        hours[hour][status] = count
+        total[status] = total.get(status, 0) + count
+    jobs: dict[str, dict[str, int]] = {}
+    for name, status, count in counters.by_job:
+        jobs.setdefault(name, {})[status] = count
+    return {
+        "job": job,
+        "since": format_instant(since_ms),
+        "until": format_instant(until_ms),
+        "ended": total,
+        "by_hour": [{"hour": format_instant(hour), "ended": ended} for hour, ended in hours.items()],
+        "by_job": [{"job": name, "ended": ended} for name, ended in jobs.items()],
+        "open": None if open_counts is None else dict(open_counts),
     }
 
 

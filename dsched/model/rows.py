@@ -14,6 +14,7 @@ __all__ = [
     "LeaderRow",
     "LogRow",
     "ParkedRun",
+    "RollupRow",
     "RunRow",
     "TaskRow",
     "WorkerRow",
@@ -165,6 +166,15 @@ class LogRow(NamedTuple):
     worker_id: str | None
     attempt: int | None
     message: str
+
+
+class RollupRow(NamedTuple):
+    """Table `rollup`, key (hour, job, status): how many tasks ended. `hour` is its first millisecond."""
+
+    hour: int
+    job: str
+    status: str
+    count: int  # type: ignore[assignment]
 
 
 class LeaderRow(NamedTuple):

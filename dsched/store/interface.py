@@ -7,7 +7,7 @@ is then unknown, and `leader()` tells.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from dsched.engine.changes import Batch
 from dsched.model.rows import (
@@ -21,8 +21,9 @@ from dsched.model.rows import (
     TaskRow,
     WorkerRow,
 )
+from dsched.store.rollups import Counters
 
-__all__ = ["Active", "Page", "Store"]
+__all__ = ["Active", "Page", "Pruned", "Store"]
 
 T = TypeVar("T")
 
@@ -51,6 +52,14 @@ class Active:
     lanes: Sequence[LaneRow] = ()
     parked_jobs: Sequence[str] = ()
     newest_due: Sequence[ParkedRun] = ()
+
+
+class Pruned(NamedTuple):
+    """What a portion of pruning deleted: runs, and tasks or other rows; `next` is where to go on, None at the end."""
+
+    runs: int
+    rows: int
+    next: str | None
 
 
 class Store(Protocol):
@@ -92,6 +101,30 @@ class Store(Protocol):
         store is not the one before.
         """
 
+    # -- old history
+
+    def prune(
+        self, before_ms: int, job: str | None, limit: int, after: str | None = None, *,
+        epoch: int | None = None, dry: bool = False,
+    ) -> Pruned:  # fmt: skip
+        """Delete a portion of the runs (of one job) that were created, and have ended, before an instant, with their
+        tasks, attempts and logs: at most `limit` runs and as many tasks, in one transaction.
+
+        `after` is the `next` of the portion before. Rows without a run are never touched. `dry` only counts. Raises
+        `EpochLost` when `epoch` is given and does not lead.
+        """
+
+    def prune_rest(self, before_ms: int, rollups_before_ms: int, limit: int, *, epoch: int | None = None) -> Pruned:
+        """Delete a portion of the log lines and the lost workers from before an instant, and of older counters."""
+
+    # -- the schema
+
+    def versions(self) -> tuple[int, int]:
+        """Return the version that the schema has (0: there is none), and the one that this code makes of it.
+
+        May be called before `open`, and changes nothing.
+        """
+
     # -- reads; each sees committed state only
 
     def load_active(self) -> Active:
@@ -127,7 +160,11 @@ class Store(Protocol):
         """Return those of `run_ids` (any number) that exist."""
 
     def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[RunRow]:
-        """List runs, newest first (by creation, then id). Filters: `job`, `status`, `group`."""
+        """List runs, newest first (by creation, then id). Filters: `job`, `status`, `group`, and of the creation
+        `since` and `until` (exclusive), RFC 3339 instants.
+
+        A page looks at a bounded part of history, and may come back short, or empty, with `next` where it stopped.
+        """
 
     def task(self, task_id: str) -> TaskRow | None:
         """Return one task."""
@@ -135,14 +172,26 @@ class Store(Protocol):
     def tasks_of(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
         """List the tasks of a run by shard item. Filters: `status`, `worker`."""
 
+    def tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List tasks of all runs, newest first (by `job_id`). Filters: `job`, `status`, `worker`, `since`, `until`.
+
+        Pages are bounded as those of `runs` are. Adopted rows, which have no run, are not in it.
+        """
+
     def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         """Return per run how many of its tasks are in each status (for runs that are not terminal)."""
 
     def open_counts(self) -> Mapping[str, int]:
         """Return how many tasks there are in each status that is not terminal."""
 
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Counters:
+        """Return how many tasks (of one job) ended, from the counters of the hours that begin in this span."""
+
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task whose end did not end the task, by number."""
+
+    def attempts_of(self, task_ids: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
+        """Return `attempts` of each of `task_ids` that has any."""
 
     def logs(self, task_id: str) -> Sequence[LogRow]:
         """Return what is kept about a task, oldest first."""

@@ -5,7 +5,7 @@ It outlives `close`, so that a simulated process can die and another can open wh
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from dsched.engine.changes import Batch, DueRow
 from dsched.errors import BatchRefused, EpochLost
@@ -23,81 +23,20 @@ from dsched.model.rows import (
 )
 from dsched.model.run import RunState
 from dsched.model.task import OPEN
-from dsched.store.interface import Active, Page
-from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit
+from dsched.store.interface import Active, Page, Pruned
+from dsched.store.memory_rows import Kind, Rows
+from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Listing, check_limit
+from dsched.store.rollups import Counters, added_by, summed
 from dsched.store.statements import ATTEMPT, BACKLOG, JOB, LEADER, LOG, RUN, TASK, WORKER, Table
 
 __all__ = ["MemoryStore"]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
-_ABSENT: Final = object()
-
-
-class _Rows(dict[Any, Any]):
-    """Rows by key, or an index; what a batch changes can be undone."""
-
-    def __init__(self, undo: list[Callable[[], Any]]) -> None:
-        super().__init__()
-        self._undo = undo
-
-    def put(self, key: Any, value: Any) -> None:
-        old = self.get(key, _ABSENT)
-        if old is _ABSENT:
-            self._undo.append(lambda: self.pop(key))
-        else:
-            self._undo.append(lambda: self.__setitem__(key, old))
-        self[key] = value
-
-    def insert(self, key: Any, value: Any, what: str) -> None:
-        if key in self:
-            raise BatchRefused(f"UNIQUE constraint failed: {what} {key!r}")
-        self.put(key, value)
-
-    def remove(self, key: Any) -> None:
-        if key in self:
-            # Back where it was: order of insertion means nothing here, all reads sort.
-            old = self.pop(key)
-            self._undo.append(lambda: self.__setitem__(key, old))
-
-
-class _Kind:
-    """What may be in the columns of a table, and which of them an update changes."""
-
-    def __init__(self, table: Table[Any]) -> None:
-        columns = table.columns
-        self.table = table
-        self.key = columns.index(table.key) if table.key else 0
-        self.version = columns.index("version") if "version" in columns else -1
-        self.required = frozenset(index for index, name in enumerate(columns) if name not in table.optional)
-        self.mutable = frozenset(index for index, name in enumerate(columns) if name in table.mutable)
-
-    def check(self, row: tuple[Any, ...], only: Iterable[int] | None = None) -> None:
-        """Refuse a value that a database would refuse."""
-        for index in range(len(row)) if only is None else only:
-            value = row[index]
-            if isinstance(value, str):
-                try:
-                    value.encode()
-                except UnicodeEncodeError as error:
-                    raise self._refused(index, str(error)) from None
-            elif isinstance(value, int):
-                if not -(2**63) <= value < 2**63:
-                    raise self._refused(index, "integer of more than 64 bits")
-            elif value is None:
-                if index in self.required:
-                    raise self._refused(index, "NOT NULL constraint failed")
-            else:
-                raise self._refused(index, f"type {type(value).__name__} cannot be stored")
-
-    def _refused(self, index: int, reason: str) -> BatchRefused:
-        return BatchRefused(f"{self.table.name}.{self.table.columns[index]}: {reason}")
-
-
-_JOB, _RUN, _TASK = _Kind(JOB), _Kind(RUN), _Kind(TASK)
-_ATTEMPT, _WORKER, _LOG, _LEADER = _Kind(ATTEMPT), _Kind(WORKER), _Kind(LOG), _Kind(LEADER)
-_BACKLOG = _Kind(BACKLOG)
-_DUE = _Kind(Table("job", DueRow, "name"))
+_JOB, _RUN, _TASK = Kind(JOB), Kind(RUN), Kind(TASK)
+_ATTEMPT, _WORKER, _LOG, _LEADER = Kind(ATTEMPT), Kind(WORKER), Kind(LOG), Kind(LEADER)
+_BACKLOG = Kind(BACKLOG)
+_DUE = Kind(Table("job", DueRow, "name"))
 
 
 class MemoryStore:
@@ -110,18 +49,19 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._undo: list[Callable[[], Any]] = []
         self._leader = LeaderRow(0, 0, 0, "", "", "", 0, 0)
-        self._jobs = _Rows(self._undo)
-        self._runs = _Rows(self._undo)
-        self._dues = _Rows(self._undo)
-        self._tasks = _Rows(self._undo)
-        self._task_ids = _Rows(self._undo)
-        self._tasks_of = _Rows(self._undo)
-        self._attempts = _Rows(self._undo)
-        self._attempts_of = _Rows(self._undo)
-        self._logs_of = _Rows(self._undo)
-        self._workers = _Rows(self._undo)
-        self._backlog = _Rows(self._undo)
-        self._parked = _Rows(self._undo)
+        self._jobs = Rows(self._undo)
+        self._runs = Rows(self._undo)
+        self._dues = Rows(self._undo)
+        self._tasks = Rows(self._undo)
+        self._task_ids = Rows(self._undo)
+        self._tasks_of = Rows(self._undo)
+        self._attempts = Rows(self._undo)
+        self._attempts_of = Rows(self._undo)
+        self._logs_of = Rows(self._undo)
+        self._workers = Rows(self._undo)
+        self._backlog = Rows(self._undo)
+        self._parked = Rows(self._undo)
+        self._rollups = Rows(self._undo)
 
     def open(self) -> None:
         """Do nothing: it is always open."""
@@ -209,6 +149,9 @@ class MemoryStore:
                 self._jobs.put(due.name, stored._replace(next_due=due.next_due))
         self._update(_RUN, self._runs, batch.runs_set)
         self._update(_TASK, self._tasks, batch.tasks_set)
+        for hour, name, status, count in added_by(batch):
+            counter = (hour, name, status)
+            self._rollups.put(counter, self._rollups.get(counter, 0) + count)
         for attempt in batch.attempts:
             _ATTEMPT.check(attempt)
             self._attempts.insert((attempt.task_id, attempt.number), attempt, "attempt.task_id, attempt.number")
@@ -220,7 +163,7 @@ class MemoryStore:
             _WORKER.check(worker)
             self._workers.put(worker.worker_id, worker)
 
-    def _update(self, kind: _Kind, rows: _Rows, changed: Sequence[Any]) -> None:
+    def _update(self, kind: Kind, rows: Rows, changed: Sequence[Any]) -> None:
         seen: set[Any] = set()
         for row in changed:
             key = row[kind.key]
@@ -231,6 +174,74 @@ class MemoryStore:
             seen.add(key)
             rows.put(key, old._make(new if index in kind.mutable else kept
                                     for index, (new, kept) in enumerate(zip(row, old, strict=True))))  # fmt: skip
+
+    # -- old history
+
+    def prune(
+        self, before_ms: int, job: str | None, limit: int, after: str | None = None, *,
+        epoch: int | None = None, dry: bool = False,
+    ) -> Pruned:  # fmt: skip
+        """Delete a portion of the runs that ended before an instant."""
+        with self._lock:
+            self._check_epoch(epoch)
+            old = sorted(
+                run.run_id
+                for run in self._runs.values()
+                if job in (None, run.job)
+                and RunState(run.status).is_terminal
+                and max(run.created_at, run.finished_at or 0) < before_ms
+            )
+            if dry:
+                return Pruned(len(old), sum(self._runs[run_id].sharding_total for run_id in old), None)
+            runs = rows = 0
+            for run_id in old[:limit]:
+                ids = sorted(self._tasks_of.get(run_id, ()))
+                going = ids[: limit - rows]
+                for job_id in going:
+                    self._forget(job_id)
+                rows += len(going)
+                if len(going) < len(ids):
+                    self._tasks_of[run_id] = tuple(ids[len(going) :])
+                    break
+                self._tasks_of.pop(run_id, None)
+                run = self._runs.pop(run_id)
+                if run.due is not None:
+                    self._dues.pop((run.job, run.due), None)
+                runs += 1
+            return Pruned(runs, rows, "more" if runs < len(old) else None)
+
+    def _forget(self, job_id: int) -> None:
+        task_id = self._tasks.pop(job_id).task_id
+        del self._task_ids[task_id]
+        self._logs_of.pop(task_id, None)
+        for attempt in self._attempts_of.pop(task_id, ()):
+            del self._attempts[attempt.task_id, attempt.number]
+
+    def prune_rest(self, before_ms: int, rollups_before_ms: int, limit: int, *, epoch: int | None = None) -> Pruned:
+        """Delete old log lines, lost workers and counters."""
+        with self._lock:
+            self._check_epoch(epoch)
+            rows = 0
+            for task_id, lines in list(self._logs_of.items()):
+                kept = tuple(line for line in lines if line.at >= before_ms)
+                rows += len(lines) - len(kept)
+                self._logs_of[task_id] = kept
+            for worker in list(self._workers.values()):
+                if worker.state == "lost" and worker.last_seen_at < before_ms:
+                    del self._workers[worker.worker_id]
+                    rows += 1
+            for key in [key for key in self._rollups if key[0] < rollups_before_ms]:
+                del self._rollups[key]
+                rows += 1
+            return Pruned(0, rows, None)
+
+    def _check_epoch(self, epoch: int | None) -> None:
+        if epoch not in (None, self._leader.epoch):
+            raise EpochLost(f"epoch {epoch} does not lead", epoch=epoch)
+
+    def versions(self) -> tuple[int, int]:
+        """Return the same twice: there is no schema."""
+        return 1, 1
 
     # -- reads
 
@@ -330,6 +341,11 @@ class MemoryStore:
         with self._lock:
             return self._page(TASKS, self._tasks_in(run_id), limit, cursor, filters)
 
+    def tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List tasks of all runs, newest first."""
+        with self._lock:
+            return self._page(ALL_TASKS, self._tasks.values(), limit, cursor, filters)
+
     def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         """Return per run how many of its tasks are in each status."""
         with self._lock:
@@ -342,10 +358,25 @@ class MemoryStore:
         with self._lock:
             return _count(row for row in self._tasks.values() if row.status in OPEN)
 
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Counters:
+        """Return how many tasks ended, from the counters."""
+        hours: dict[tuple[int, str], int] = {}
+        jobs: dict[tuple[str, str], int] = {}
+        with self._lock:
+            for (hour, name, status), count in self._rollups.items():
+                if since_ms <= hour < until_ms and job in (None, name):
+                    hours[hour, status] = hours.get((hour, status), 0) + count
+                    jobs[name, status] = jobs.get((name, status), 0) + count
+        return summed([(*key, count) for key, count in hours.items()], [(*key, count) for key, count in jobs.items()])
+
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task by number."""
         with self._lock:
             return sorted(self._attempts_of.get(task_id, ()), key=lambda row: row.number)
+
+    def attempts_of(self, task_ids: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
+        """Return per task its closed attempts by number."""
+        return {task_id: found for task_id in task_ids if (found := self.attempts(task_id))}
 
     def logs(self, task_id: str) -> Sequence[LogRow]:
         """Return what is kept about a task, oldest first."""
@@ -370,7 +401,7 @@ class MemoryStore:
         listing: Listing[R], rows: Iterable[R], limit: int, cursor: str | None, filters: Mapping[str, str]
     ) -> Page[R]:
         conditions = listing.conditions(filters)
-        found = [row for row in rows if all(getattr(row, column) == value for column, value in conditions)]
+        found = [row for row in rows if all(condition.holds(row) for condition in conditions)]
         if cursor is not None:
             start, descending = listing.after(cursor), listing.descending
             found = [r for r in found if (listing.place(r) < start if descending else listing.place(r) > start)]

@@ -4,15 +4,16 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dsched.errors import InvalidValue
+from dsched.model.instant import parse_instant
 from dsched.model.run import RunState
 from dsched.model.task import TaskState
 from dsched.store.interface import Page
-from dsched.store.statements import JOB, RUN, TASK, Table
+from dsched.store.statements import JOB, NOT_SUCCESS, RUN, TASK, Table
 
-__all__ = ["JOBS", "RUNS", "TASKS", "Filter", "Listing", "check_limit", "is_storable"]
+__all__ = ["ALL_TASKS", "JOBS", "RUNS", "TASKS", "Condition", "Filter", "Lead", "Listing", "check_limit", "is_storable"]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
@@ -53,32 +54,85 @@ def _one_of(states: tuple[str, ...]) -> Callable[[str, str], str]:
     return check
 
 
+def _instant(field: str, value: str) -> int:
+    try:
+        return parse_instant(value)
+    except ValueError as error:
+        raise InvalidValue(field, str(error)) from None
+
+
+def _first_id(field: str, value: str) -> int:
+    """Return the lowest job id that can be given out at an instant."""
+    return min(_instant(field, value) << 16, 2**63 - 1)
+
+
+class Condition(NamedTuple):
+    """What the rows of a page must have; `operator` is =, >= or <."""
+
+    column: str
+    operator: str
+    value: Any
+
+    def holds(self, row: Any) -> bool:
+        """Tell whether a row has it."""
+        found = getattr(row, self.column)
+        if self.operator == "=":
+            return bool(found == self.value)
+        return bool(found >= self.value if self.operator == ">=" else found < self.value)
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter that people give by name: the column, and what checks and converts the text."""
+    """A filter that people give by name: the column, how it is compared, and what checks and converts the text."""
 
     column: str
     read: Callable[[str, str], Any] = _text
+    operator: str = "="
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """A column that begins the index `index`, which goes on in the order of the list; empty for the order itself.
+
+    `also` is what a partial index wants to read in the statement; for the value `unless` there is no such index.
+    """
+
+    column: str
+    index: str
+    also: str = ""
+    unless: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """A list in a fixed order over `order`, whose values end a cursor; `kinds` are the types of those columns."""
+    """A list in a fixed order over `order`, whose values end a cursor; `kinds` are the types of those columns.
+
+    `leads` is None where few rows can match. Otherwise a page looks at a bounded number of rows along one of these
+    indexes, the last of them that of the order itself, and may come back short, or empty, with a cursor to go on.
+    `always` is a condition on every row.
+    """
 
     table: Table[R]
     order: tuple[str, ...]
     kinds: tuple[type, ...]
     filters: Mapping[str, Filter]
     descending: bool = False
+    leads: tuple[Lead, ...] | None = None
+    always: str = ""
+    name: str = ""
 
-    def conditions(self, given: Mapping[str, str]) -> list[tuple[str, Any]]:
-        """Return (column, value) for each filter; raises `InvalidValue` for an unknown one or a wrong value."""
+    @property
+    def _tag(self) -> str:
+        return self.name or self.table.name
+
+    def conditions(self, given: Mapping[str, str]) -> list[Condition]:
+        """Return the conditions of filters; raises `InvalidValue` for an unknown one or a wrong value."""
         found = []
         for field, value in given.items():
             filter_ = self.filters.get(field)
             if filter_ is None:
                 raise InvalidValue(field, f"is not a filter of this list, which has {', '.join(sorted(self.filters))}")
-            found.append((filter_.column, filter_.read(field, value)))
+            found.append(Condition(filter_.column, filter_.operator, filter_.read(field, value)))
         return found
 
     def place(self, row: R) -> tuple[Any, ...]:
@@ -87,14 +141,18 @@ class Listing(Generic[R]):
 
     def cursor(self, row: R) -> str:
         """Return the cursor of what comes after `row`."""
-        return _opaque(":".join([self.table.name, *(str(value) for value in self.place(row))]))
+        return self.cursor_at(self.place(row))
+
+    def cursor_at(self, place: tuple[Any, ...]) -> str:
+        """Return the cursor of what comes after a place."""
+        return _opaque(":".join([self._tag, *(str(value) for value in place)]))
 
     def after(self, cursor: str) -> tuple[Any, ...]:
         """Return the place that a cursor names; raises `InvalidValue` for a text that this list never gave."""
         try:
             plain = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
             name, *parts = plain.split(":", len(self.kinds))
-            if name != self.table.name or len(parts) != len(self.kinds) or _opaque(plain) != cursor:
+            if name != self._tag or len(parts) != len(self.kinds) or _opaque(plain) != cursor:
                 raise ValueError(plain)
             return tuple(self._part(kind, part) for kind, part in zip(self.kinds, parts, strict=True))
         except ValueError:
@@ -107,25 +165,6 @@ class Listing(Generic[R]):
                 raise ValueError(part)
             return int(part)
         return part
-
-    def query(
-        self, given: Mapping[str, str], cursor: str | None, mark: str, within: tuple[tuple[str, Any], ...] = ()
-    ) -> tuple[str, list[Any]]:
-        """Return the SELECT of one page and its values, to which the caller adds the limit.
-
-        `within` are further (column, value) that the rows must have, from the caller and not from people.
-        """
-        conditions = [*within, *self.conditions(given)]
-        clauses = [f"{column} = {mark}" for column, _ in conditions]
-        values = [value for _, value in conditions]
-        if cursor is not None:
-            beyond = "<" if self.descending else ">"
-            clauses.append(f"({', '.join(self.order)}) {beyond} ({', '.join([mark] * len(self.order))})")
-            values += self.after(cursor)
-        where = f"WHERE {' AND '.join(clauses)} " if clauses else ""
-        direction = " DESC" if self.descending else ""
-        order = ", ".join(name + direction for name in self.order)
-        return self.table.select(f"{where}ORDER BY {order} LIMIT {mark}"), values
 
     def page(self, rows: Sequence[R], limit: int) -> Page[R]:
         """Return the page for `rows`, of which there is one more than `limit` if another page follows."""
@@ -141,15 +180,33 @@ def check_limit(limit: int) -> int:
     return limit
 
 
+_TASK_STATUS: Final = Filter("status", _one_of(tuple(TaskState)))
+
 JOBS: Final = Listing(
     JOB, ("name",), (str,), {"group": Filter("group_name"), "enabled": Filter("enabled", _truth)}
 )  # fmt: skip
 RUNS: Final = Listing(
     RUN, ("created_at", "run_id"), (int, str),
-    {"job": Filter("job"), "status": Filter("status", _one_of(tuple(RunState))), "group": Filter("group_name")},
+    {
+        "job": Filter("job"), "status": Filter("status", _one_of(tuple(RunState))), "group": Filter("group_name"),
+        "since": Filter("created_at", _instant, ">="), "until": Filter("created_at", _instant, "<"),
+    },
     descending=True,
+    leads=(
+        Lead("job", "run_job"), Lead("status", "run_status"), Lead("group_name", "run_group"), Lead("", "run_created"),
+    ),
 )  # fmt: skip
 TASKS: Final = Listing(
-    TASK, ("sharding_item", "job_id"), (int, int),
-    {"status": Filter("status", _one_of(tuple(TaskState))), "worker": Filter("target_worker")},
+    TASK, ("sharding_item", "job_id"), (int, int), {"status": _TASK_STATUS, "worker": Filter("target_worker")},
 )  # fmt: skip
+ALL_TASKS: Final = Listing(
+    TASK, ("job_id",), (int,),
+    {
+        "job": Filter("job_name"), "status": _TASK_STATUS, "worker": Filter("target_worker"),
+        "since": Filter("job_id", _first_id, ">="), "until": Filter("job_id", _first_id, "<"),
+    },
+    descending=True,
+    leads=(Lead("status", "schedule_job_status", NOT_SUCCESS, unless=TaskState.SUCCESS), Lead("", "")),
+    always="coalesce(run_id, '') <> ''", name="tasks",
+)  # fmt: skip
+"""Adopted rows have no run and are not listed."""

@@ -17,8 +17,11 @@ from dsched.model.rows import (
     WorkerRow,
 )
 from dsched.store.backlog import BacklogReads
+from dsched.store.checking import Findings, examine
 from dsched.store.interface import Active, Page
-from dsched.store.paging import JOBS, RUNS, TASKS, Listing, check_limit, is_storable
+from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Condition, Listing, is_storable
+from dsched.store.rollups import Counters, summed
+from dsched.store.scan import Scanner
 from dsched.store.statements import (
     ATTEMPT,
     JOB,
@@ -46,17 +49,20 @@ _MOST_IDS: Final = 512
 class SqlReads(ABC):
     """Implement the reads of `dsched.store.interface.Store` over one method that lends a cursor.
 
-    `mark` is how the dialect writes a parameter.
+    `mark` is how the dialect writes a parameter, `hint` how it is told which index to use, and `primary` what that of
+    the key is called.
     """
 
     open_task = OPEN_TASK
     """The condition of open tasks, in words that the dialect has an index for."""
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str, hint: str, primary: str = "") -> None:
         self._mark = mark
+        self.scanner = Scanner(mark, hint, primary)
         self._runs_by_id = where_in(RUN.select(), "run_id", mark)
         self._tasks_of_runs = where_in(TASK.select(self.by_index("schedule_job_run")), "run_id", mark)
         self._backlog = BacklogReads(mark, self.by_index)
+        self._attempts_of = where_in(ATTEMPT.select(), "task_id", mark)
         self._statuses = where_in("SELECT task_id, status FROM schedule_job", "task_id", mark)
         self._task_counts = where_in(
             "SELECT run_id, status, count(*) FROM schedule_job", "run_id", mark, "GROUP BY run_id, status"
@@ -147,7 +153,11 @@ class SqlReads(ABC):
         """List the tasks of a run by shard item."""
         if not is_storable(run_id):
             return Page((), None)
-        return self._page(TASKS, limit, cursor, filters, (("run_id", run_id),))
+        return self._page(TASKS, limit, cursor, filters, (Condition("run_id", "=", run_id),))
+
+    def tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
+        """List tasks of all runs, newest first."""
+        return self._page(ALL_TASKS, limit, cursor, filters)
 
     def task_counts(self, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         """Return per run how many of its tasks are in each status."""
@@ -165,9 +175,36 @@ class SqlReads(ABC):
         text = f"SELECT status, count(*) FROM schedule_job WHERE {self.open_task} GROUP BY status"
         return dict(execute(text).fetchall())
 
+    def stats(self, since_ms: int, until_ms: int, job: str | None) -> Counters:
+        """Return how many tasks (of one job) ended, from the counters of the hours that begin in this span."""
+        where = f"WHERE hour >= {self._mark} AND hour < {self._mark}"
+        values: list[Any] = [since_ms, until_ms]
+        if job is not None:
+            if not is_storable(job):
+                return Counters((), ())
+            where += f" AND job = {self._mark}"
+            values.append(job)
+        with self.reading() as execute:
+            found = [
+                execute(f"SELECT {by}, status, sum(count) FROM rollup {where} GROUP BY {by}, status", values).fetchall()
+                for by in ("hour", "job")
+            ]
+        return summed(*found)
+
+    def examine(self) -> Findings:
+        """Return how much is stored, and what is wrong with it."""
+        return examine(self.reading, self.open_task)
+
     def attempts(self, task_id: str) -> Sequence[AttemptRow]:
         """Return the closed attempts of a task by number."""
         return self._all(ATTEMPT, "task_id", task_id, "ORDER BY number")
+
+    def attempts_of(self, task_ids: Sequence[str]) -> Mapping[str, Sequence[AttemptRow]]:
+        """Return per task its closed attempts by number; tasks without one are left out."""
+        found: dict[str, list[AttemptRow]] = {}
+        for row in sorted(map(AttemptRow._make, self._many(self._attempts_of, task_ids)), key=lambda row: row.number):
+            found.setdefault(row.task_id, []).append(row)
+        return found
 
     def logs(self, task_id: str) -> Sequence[LogRow]:
         """Return what is kept about a task, oldest first."""
@@ -208,13 +245,10 @@ class SqlReads(ABC):
         limit: int,
         cursor: str | None,
         filters: Mapping[str, str],
-        within: tuple[tuple[str, Any], ...] = (),
+        within: tuple[Condition, ...] = (),
     ) -> Page[R]:
-        text, values = listing.query(filters, cursor, self._mark, within)
-        values.append(check_limit(limit) + 1)
         with self.reading() as execute:
-            rows = _fetch(execute, listing.table, text, values)
-        return listing.page(rows, limit)
+            return self.scanner.read(execute, listing, limit, cursor, filters, within)
 
 
 def _fetch(execute: Execute, table: Table[R], text: str, values: Sequence[Any] = ()) -> list[R]:

@@ -18,7 +18,9 @@ from dsched.engine.changes import Batch
 from dsched.errors import BatchRefused, ConfigError, DschedError, EpochLost, StoreUnavailable
 from dsched.model.rows import LeaderRow
 from dsched.store.adoption import Column, adopt
+from dsched.store.interface import Pruned
 from dsched.store.migrations import Migration, apply, load_migrations, outstanding
+from dsched.store.pruning import Pruning
 from dsched.store.reads import SqlReads
 from dsched.store.statements import LEADER, OPEN_TASK, TASK, Table
 from dsched.store.writes import Writes
@@ -35,6 +37,7 @@ _CONTENT: Final = (
     ValueError,
 )
 _MARK: Final = "?"
+_HINT: Final = "INDEXED BY {}"
 _MOST_ROWS: Final = 512  # per statement: beyond it nothing gets faster, and the first use of a text gets slower
 
 
@@ -112,13 +115,14 @@ class SqliteStore(SqlReads):
         busy_timeout_s: float = 5.0,
         migrations: Sequence[Migration] | None = None,
     ) -> None:
-        super().__init__(_MARK)
+        super().__init__(_MARK, _HINT)
         self.url = url if url is not None else f"sqlite:///{quote(path)}"
         self.path = Path(path).absolute()
         self._synchronous = synchronous
         self._busy_timeout_s = busy_timeout_s
         self._migrations = load_migrations("sqlite") if migrations is None else tuple(migrations)
         self._file: tuple[int, int] | None = None
+        self._pruning = Pruning(_MARK, _HINT)
         self._writes = Writes(_MARK, most_rows=_MOST_ROWS, variables=999)
         self._writer = _Connection(self._connect_writer)
         self._reader = _Connection(self._connect_reader)
@@ -230,6 +234,24 @@ class SqliteStore(SqlReads):
 
     # -- schema
 
+    def versions(self) -> tuple[int, int]:
+        """Return the version that the schema has, 0 for none, and the newest one."""
+        newest = self._migrations[-1].version
+        if not self.path.exists():
+            return 0, newest
+        try:
+            database = self._connect("rw")  # A reader would leave its WAL behind.
+            try:
+                return _schema_version(database), newest
+            finally:
+                database.close()
+        except sqlite3.Error as error:
+            raise self._refusal(error) from error
+
+    def backup_path(self, version: int) -> Path:
+        """Return where a migration keeps the file as it was with that version."""
+        return self.path.with_name(f"{self.path.name}.v{version}.backup")
+
     def _migrate(self, database: sqlite3.Connection) -> None:
         if not outstanding(_schema_version(database), self._migrations, str(self.path)):
             return
@@ -245,7 +267,7 @@ class SqliteStore(SqlReads):
 
     def _back_up(self, version: int) -> None:
         """Copy the file as it is before a migration, beside it; complete or not there at all."""
-        target = self.path.with_name(f"{self.path.name}.v{version}.backup")
+        target = self.backup_path(version)
         partial = target.with_name(target.name + ".partial")
         partial.unlink(missing_ok=True)
         source, copy = self._connect("ro"), sqlite3.connect(partial)
@@ -315,6 +337,33 @@ class SqliteStore(SqlReads):
             if not batch.is_empty():
                 self._writes.write(execute, batch)
             database.execute("COMMIT")
+
+    # -- old history
+
+    def prune(
+        self, before_ms: int, job: str | None, limit: int, after: str | None = None, *,
+        epoch: int | None = None, dry: bool = False,
+    ) -> Pruned:  # fmt: skip
+        """Delete a portion of the runs that ended before an instant."""
+        if dry:
+            with self.reading() as execute:
+                return self._pruning.runs(execute, before_ms, job, limit, after, dry=True)
+        return self._prune(
+            epoch, lambda execute: self._pruning.runs(execute, before_ms, job, limit, after, dry=False)
+        )  # fmt: skip
+
+    def prune_rest(self, before_ms: int, rollups_before_ms: int, limit: int, *, epoch: int | None = None) -> Pruned:
+        """Delete a portion of old log lines, lost workers and counters."""
+        return self._prune(epoch, lambda execute: self._pruning.rest(execute, before_ms, rollups_before_ms, limit))
+
+    def _prune(self, epoch: int | None, work: Callable[[Callable[..., Any]], Pruned]) -> Pruned:
+        with self._writer.use() as database:
+            self._check_file()
+            database.execute("BEGIN IMMEDIATE")
+            self._pruning.check(database.execute, epoch)
+            pruned = work(database.execute)
+            database.execute("COMMIT")
+            return pruned
 
 
 def _code(error: BaseException) -> int:

@@ -21,6 +21,7 @@ __all__ = [
     "JOB",
     "LEADER",
     "LOG",
+    "NOT_SUCCESS",
     "OPEN_TASK",
     "RUN",
     "TASK",
@@ -37,10 +38,12 @@ __all__ = [
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
+NOT_SUCCESS: Final = "status <> 'SUCCESS' AND run_id IS NOT NULL"
+"""The condition of SQLite's partial index, in its words: planners compare text. Adopted rows have no run."""
 OPEN_TASK: Final = (
-    "(" + " OR ".join(f"status = '{state.value}'" for state in TaskState if state in OPEN) + ") AND run_id IS NOT NULL"
+    "status IN (" + ", ".join(f"'{state.value}'" for state in TaskState if state in OPEN) + f") AND {NOT_SUCCESS}"
 )
-"""The condition of open tasks, in the words of the partial index: planners compare text. Adopted rows have no run."""
+"""The condition of open tasks."""
 
 
 @dataclass(frozen=True)

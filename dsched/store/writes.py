@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 from dsched.engine.changes import Batch
 from dsched.errors import BatchRefused
+from dsched.store.rollups import added_by, bulk_add
 from dsched.store.statements import (
     ATTEMPT,
     BACKLOG,
@@ -38,8 +39,8 @@ _VALUES: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {
 class Writes:
     """The statements of one dialect, and how a batch goes through them.
 
-    `mark` is how the dialect writes a parameter; `update` and `dues` make its updates of many rows. A statement takes
-    at most `most_rows` rows and `variables` values.
+    `mark` is how the dialect writes a parameter; `update`, `dues` and `rollups` make its updates of many rows. A
+    statement takes at most `most_rows` rows and `variables` values.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Writes:
         variables: int,
         update: Callable[[Table[Any], str], Bulk] = bulk_update,
         dues: Callable[[str], Bulk] = bulk_dues,
+        rollups: Callable[[str], Bulk] = bulk_add,
     ) -> None:
         self.variables = variables
         self._most_rows = most_rows
@@ -58,6 +60,7 @@ class Writes:
         self._replace_worker = bulk_insert(WORKER, mark, "REPLACE")
         self._update = {table.name: update(table, mark) for table in (JOB, RUN, TASK)}
         self._move_dues = dues(mark)
+        self._add_rollups = rollups(mark)
         self._delete_jobs = where_in("DELETE FROM job", "name", mark)
         self._delete_parked = where_in("DELETE FROM backlog", "seq", mark)
 
@@ -80,6 +83,7 @@ class Writes:
         self.bulk(execute, self._move_dues, batch.dues)
         self._change(execute, RUN, batch.runs_set)
         self._change(execute, TASK, batch.tasks_set)
+        self.bulk(execute, self._add_rollups, added_by(batch))
         self._add(execute, ATTEMPT, batch.attempts)
         self._add(execute, LOG, batch.logs)
         self.bulk(execute, self._replace_worker, batch.workers)

@@ -3,18 +3,20 @@
 import re
 from typing import Any
 
-from dsched.core.api import CoreApi
+from dsched.core.api import CoreApi, Stats
 from dsched.errors import InvalidValue
 from dsched.model.run import RunState
 from dsched.model.task import TaskState
 from dsched.web.envelope import Refused
-from dsched.web.routes import PAGE, Body, Call, Routes, choice, text
+from dsched.web.routes import PAGE, Body, Call, Routes, choice, instant, text
 
 __all__ = ["ROUTES"]
 
 ROUTES = Routes()
 
 _MOST_WAIT_S = 300
+_MOST_HOURS = 720
+_SPAN = {"since": instant, "until": instant}
 _MOST_BULK_BYTES = 16 << 20
 
 
@@ -22,6 +24,12 @@ def _wait(value: str) -> float:
     if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,9})?", value) or float(value) > _MOST_WAIT_S:
         raise ValueError(f"must be a number of seconds from 0 to {_MOST_WAIT_S}")
     return float(value)
+
+
+def _hours(value: str) -> int:
+    if not re.fullmatch("[0-9]{1,3}", value) or not 1 <= int(value) <= _MOST_HOURS:
+        raise ValueError(f"must be a whole number of hours from 1 to {_MOST_HOURS}")
+    return int(value)
 
 
 # -- the state of this core
@@ -107,7 +115,7 @@ async def trigger(core: CoreApi, call: Call, name: str) -> dict[str, Any]:
 # -- runs and tasks
 
 
-@ROUTES.route("GET", "/api/v1/runs", query={**PAGE, "job": text, "status": choice(*RunState), "group": text})
+@ROUTES.route("GET", "/api/v1/runs", query={**PAGE, **_SPAN, "job": text, "status": choice(*RunState), "group": text})
 async def list_runs(core: CoreApi, call: Call) -> dict[str, Any]:
     return await core.runs(*call.page())
 
@@ -131,6 +139,18 @@ async def list_tasks(core: CoreApi, call: Call, run_id: str) -> dict[str, Any]:
 async def cancel_run(core: CoreApi, call: Call, run_id: str) -> dict[str, Any]:
     _no_fields(call)
     return await core.cancel_run(run_id)
+
+
+@ROUTES.route(
+    "GET", "/api/v1/tasks", query={**PAGE, **_SPAN, "job": text, "status": choice(*TaskState), "worker": text}
+)
+async def list_all_tasks(core: CoreApi, call: Call) -> dict[str, Any]:
+    return await core.all_tasks(*call.page())
+
+
+@ROUTES.route("GET", "/api/v1/stats", query={"job": text, "hours": _hours})
+async def stats(core: CoreApi, call: Call) -> Stats:
+    return await core.stats(call.query.get("hours", 24), call.query.get("job"))
 
 
 @ROUTES.route("GET", "/api/v1/tasks/<task_id>")

@@ -13,13 +13,27 @@ from werkzeug.exceptions import MethodNotAllowed
 from werkzeug.exceptions import NotFound as NoSuchPath
 
 from dsched.errors import InvalidValue, NotFound
+from dsched.model.instant import parse_instant
 from dsched.web.envelope import Refused
 from dsched.wire.encoding import load_strict
 
 if TYPE_CHECKING:
     from dsched.web.server import AdminRequest
 
-__all__ = ["PAGE", "Body", "Call", "Handler", "Query", "Route", "Routes", "choice", "read_body", "read_query", "text"]
+__all__ = [
+    "PAGE",
+    "Body",
+    "Call",
+    "Handler",
+    "Query",
+    "Route",
+    "Routes",
+    "choice",
+    "instant",
+    "read_body",
+    "read_query",
+    "text",
+]
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 """`handler(core, call, **path)`; returns something JSON-ready, or an `Answer`."""
@@ -162,6 +176,12 @@ def text(value: str) -> str:
     """Read a filter or a cursor: 1 to 512 printable characters."""
     if not 0 < len(value) <= 512 or not value.isprintable():
         raise ValueError("must be 1 to 512 printable characters")
+    return value
+
+
+def instant(value: str) -> str:
+    """Read an RFC 3339 instant; the text goes on as it is."""
+    parse_instant(value)
     return value
 
 

@@ -20,7 +20,7 @@ def parked(rows: Any, seq: int, job: str = "census", tasks: int = 1, lane: Any =
     return {
         "runs_new": [row],
         "tasks_new": [rows.task(seq + item, run_id, item) for item in range(tasks)],
-        "backlog_new": [BacklogRow(seq, run_id, job, *lane, tasks)],
+        "backlog_new": [BacklogRow(seq, run_id, job, lane[0], lane[1], lane[2], tasks)],
     }
 
 
@@ -92,7 +92,8 @@ def test_lanes_tell_their_ends(store: Store, leader: Any, rows: Any) -> None:
 def test_nothing_is_parked_twice(store: Store, leader: Any, rows: Any, second: tuple[int, str]) -> None:
     leader.commit(**parked(rows, 10))
     with pytest.raises(BatchRefused):
-        leader.commit(workers=[rows.worker()], backlog_new=[BacklogRow(*second, "census", *LANE, 1)])
+        row = BacklogRow(second[0], second[1], "census", LANE[0], LANE[1], LANE[2], 1)
+        leader.commit(workers=[rows.worker()], backlog_new=[row])
     assert store.worker("w1") is None
     assert list(store.lanes()) == [LaneRow(*LANE, 10, 10)]
 

@@ -23,9 +23,10 @@ from dsched.errors import BatchRefused, ConfigError, EpochLost, StoreUnavailable
 from dsched.model.rows import LeaderRow
 from dsched.store.mysql import MySqlSettings, MySqlStore, parse_url
 from dsched.store.mysql.connection import connect
-from dsched.store.paging import JOBS, RUNS, TASKS
+from dsched.store.paging import JOBS, RUNS, TASKS, Condition
 from dsched.testing.mariadb import Databases, MariaDbServer
 from dsched.testing.tcp_proxy import TcpProxy
+from tests.store.plans import asked
 
 
 def opened(url: str, **options: Any) -> MySqlStore:
@@ -520,13 +521,15 @@ def test_a_core_that_stands_still_in_a_transaction_keeps_nobody_from_leading(mys
     paused, other = opened(mysql_url, pause_s=1), opened(mysql_url)
     leader_of(paused)
     seen = other.leader()
-    goes_on = threading.Event()
+    holds, goes_on = threading.Event(), threading.Event()
 
     def stand_still(execute: Any) -> None:
         if execute("UPDATE leader SET batch = 1 WHERE epoch = 1").rowcount:
+            holds.set()
             goes_on.wait(30)
 
     thread, outcome = in_thread(lambda: paused._runner.write(stand_still))
+    assert holds.wait(30)
     try:
         taken = other.take_leadership(seen, "other", "there:1", "")
         assert taken is not None and (taken.epoch, taken.batch) == (2, 0)
@@ -691,15 +694,13 @@ def filled(databases: Databases) -> Iterator[MySqlStore]:
     ],
 )
 def test_lists_walk_an_index(filled: MySqlStore, listing: Any, filters: Any, index: set[str]) -> None:
-    text, values = listing.query(filters, None, "%s")
-    [row] = plan(filled, text, [*values, 10])
+    [row] = plan(filled, *asked(filled, listing, filters))
     assert row[5] in index, row
     assert "filesort" not in row[9] and "temporary" not in row[9], row
 
 
 def test_tasks_of_a_run_walk_an_index(filled: MySqlStore) -> None:
-    text, values = TASKS.query({}, None, "%s", (("run_id", "j~7"),))
-    [row] = plan(filled, text, [*values, 10])
+    [row] = plan(filled, *asked(filled, TASKS, {}, None, (Condition("run_id", "=", "j~7"),)))
     assert row[5] == "schedule_job_run" and "filesort" not in row[9]
 
 
@@ -710,7 +711,7 @@ def test_open_tasks_are_counted_without_history(filled: MySqlStore) -> None:
     from dsched.store.mysql.store import _OPEN_TASK
 
     [row] = plan(filled, f"SELECT status, count(*) FROM schedule_job WHERE {_OPEN_TASK} GROUP BY status", ())
-    assert row[5] == "schedule_job_open" and int(row[8]) < 100 and "Using index" in row[9]
+    assert row[5] == "schedule_job_status" and int(row[8]) < 100 and "Using index" in row[9]
     seen = filled.leader()
     taken = filled.take_leadership(seen, "a", "b", "c")
     assert taken is not None and (taken.last_id, taken.last_fence) == (20000, 20000)

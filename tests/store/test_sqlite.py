@@ -17,8 +17,9 @@ import pytest
 from dsched.engine.changes import Batch
 from dsched.errors import ConfigError, StoreUnavailable
 from dsched.model.run import RunState
-from dsched.store.paging import JOBS, RUNS, TASKS
+from dsched.store.paging import JOBS, RUNS, TASKS, Condition
 from dsched.store.sqlite import SqliteStore
+from tests.store.plans import asked
 
 
 @pytest.fixture
@@ -295,8 +296,7 @@ def test_lists_walk_an_index(
     store: SqliteStore, rows: Any, listing: Any, filters: Any, index: str, is_first: bool
 ) -> None:
     cursor = None if is_first else listing.cursor(rows.job() if listing is JOBS else rows.run())
-    text, values = listing.query(filters, cursor, "?")
-    found = plan(store, text, [*values, 10])
+    found = plan(store, *asked(store, listing, filters, cursor))
     assert f"USING INDEX {index}" in found
     assert "TEMP B-TREE" not in found and " | " not in found
     assert found.startswith("SEARCH") or (is_first and not filters)
@@ -304,8 +304,8 @@ def test_lists_walk_an_index(
 
 @pytest.mark.parametrize("filters", [{}, {"status": "PENDING"}, {"worker": "w"}])
 def test_tasks_of_a_run_walk_an_index(store: SqliteStore, rows: Any, filters: Any) -> None:
-    text, values = TASKS.query(filters, TASKS.cursor(rows.task(1)), "?", (("run_id", "a"),))
-    found = plan(store, text, [*values, 10])
+    within = (Condition("run_id", "=", "a"),)
+    found = plan(store, *asked(store, TASKS, filters, TASKS.cursor(rows.task(1)), within))
     assert found.startswith("SEARCH schedule_job USING INDEX schedule_job_run") and "TEMP" not in found
 
 

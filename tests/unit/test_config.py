@@ -190,3 +190,15 @@ def test_a_value_that_cannot_be_read_is_one_problem() -> None:
 def test_what_others_would_be_told_must_make_sense(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"--{name}"):
         core({name.replace("-", "_"): value}, {})
+
+
+def test_history_is_kept_for_30_days_or_as_long_as_somebody_says(tmp_path: Path) -> None:
+    assert core().history_days == 30
+    file = tmp_path / "dsched.toml"
+    file.write_text("[core]\nhistory_days = 7\n")
+    assert core({"config": str(file)}).history_days == 7
+    assert core({"config": str(file)}, {"DSCHED_HISTORY_DAYS": "0"}).history_days == 0
+    assert core({"history_days": "90"}, {"DSCHED_HISTORY_DAYS": "0"}).history_days == 90
+    for wrong in ("-1", "x", "1.5"):
+        assert problems(core, {"history_days": wrong})
+    assert "at most 36500" in problems(lambda: core({"history_days": "36501"}).validate())[0]

@@ -16,7 +16,7 @@ from dsched.store.migrations import Migration, outstanding
 from dsched.store.mysql.faults import code_of, is_answer, text_of, will_stay
 from dsched.store.statements import TASK
 
-__all__ = ["migrate", "needs_migration"]
+__all__ = ["migrate", "needs_migration", "schema_version"]
 
 _LOCK: Final = "CONCAT('dsched:', SHA1(DATABASE()))"
 _LOCK_WAIT_S: Final = 30
@@ -38,7 +38,7 @@ _TEXTS: Final = ("tinytext", "text", "mediumtext", "longtext")
 
 def needs_migration(cursor: Any, migrations: Sequence[Migration], store: str) -> bool:
     """Tell whether the schema lacks something; raises `ConfigError` for a newer one."""
-    return bool(outstanding(_version(cursor), migrations, store))
+    return bool(outstanding(schema_version(cursor), migrations, store))
 
 
 def migrate(connection: Any, migrations: Sequence[Migration], store: str) -> None:
@@ -48,7 +48,7 @@ def migrate(connection: Any, migrations: Sequence[Migration], store: str) -> Non
     if cursor.fetchone()[0] != 1:
         raise StoreUnavailable(f"MySQL: another process brings the schema of {store} up to date")
     connection.rollback()  # what was seen before the wait is old
-    current = _version(cursor)
+    current = schema_version(cursor)
     steps = outstanding(current, migrations, store)
     if not steps:
         return
@@ -61,7 +61,8 @@ def migrate(connection: Any, migrations: Sequence[Migration], store: str) -> Non
     # The lock goes with the connection.
 
 
-def _version(cursor: Any) -> int:
+def schema_version(cursor: Any) -> int:
+    """Return the version of the schema, 0 where there is none."""
     cursor.execute(
         "SELECT count(*) FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_name = 'schema_version'"

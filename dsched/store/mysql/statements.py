@@ -11,6 +11,7 @@ from typing import Any, Final
 from pymysql.converters import escape_str
 
 from dsched.errors import BatchRefused
+from dsched.store.rollups import bulk_add_mysql
 from dsched.store.statements import Bulk, Table, chunk_sizes
 from dsched.store.writes import Execute, Writes
 
@@ -100,7 +101,9 @@ class MySqlWrites(Writes):
     """The writes of a batch; a statement is at most `packet` bytes, the server's max_allowed_packet."""
 
     def __init__(self) -> None:
-        super().__init__(MARK, most_rows=_MOST_ROWS, variables=1 << 30, update=bulk_update, dues=bulk_dues)
+        super().__init__(
+            MARK, most_rows=_MOST_ROWS, variables=1 << 30, update=bulk_update, dues=bulk_dues, rollups=bulk_add_mysql
+        )
         self.packet = 1 << 20
 
     def bulk(self, execute: Execute, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:

@@ -12,12 +12,14 @@ from dsched.engine.changes import Batch
 from dsched.errors import BatchRefused, ConfigError, EpochLost, StoreUnavailable
 from dsched.model.rows import LeaderRow
 from dsched.model.task import OPEN, TaskState
+from dsched.store.interface import Pruned
 from dsched.store.migrations import Migration, load_migrations
 from dsched.store.mysql.connection import Connections, MySqlSettings, connect
 from dsched.store.mysql.faults import DRIVER_ERRORS, refusal
 from dsched.store.mysql.runner import Runner
-from dsched.store.mysql.schema import migrate, needs_migration
+from dsched.store.mysql.schema import migrate, needs_migration, schema_version
 from dsched.store.mysql.statements import MARK, MySqlWrites
+from dsched.store.pruning import Pruning
 from dsched.store.reads import SqlReads
 from dsched.store.statements import LEADER
 
@@ -27,6 +29,8 @@ _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 _OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 _STATEMENT_LIMIT_S: Final = 60
 """When the server itself ends a read: long after whoever asked has gone, long enough to load what is active."""
+_HINT: Final = "FORCE INDEX ({})"
+_LOOK_LIMIT_S: Final = 10.0
 _MIGRATION_LIMIT_S: Final = 3600.0
 _OPEN_TASK: Final = (
     "status IN (" + ", ".join(f"'{state.value}'" for state in TaskState if state in OPEN) + ") AND version > 0"
@@ -64,7 +68,7 @@ class MySqlStore(SqlReads):
         rng: random.Random | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(MARK)
+        super().__init__(MARK, _HINT, "PRIMARY")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"mysql://{quote(settings.user, safe='')}@{host}:{settings.port}/{quote(settings.database, safe='')}"
         self.readers = readers
@@ -73,6 +77,7 @@ class MySqlStore(SqlReads):
         self._lock_wait_s = lock_wait_s
         self._pause_s = pause_s
         self._migrations = load_migrations("mysql") if migrations is None else tuple(migrations)
+        self._pruning = Pruning(MARK, _HINT)
         self._writes = MySqlWrites()
         self._readers = Connections(
             settings, timeout_s=reader_s, context=self._context, opened=self._prepare_reader
@@ -167,11 +172,13 @@ class MySqlStore(SqlReads):
             if (now.epoch, now.renewal) != (seen.epoch, seen.renewal):
                 return None
             highest_id = execute("SELECT coalesce(max(job_id), 0) FROM schedule_job").fetchone()[0]
-            # By status the index gives each maximum at once, over any history.
-            fences = execute("SELECT status, max(fence) FROM schedule_job GROUP BY status").fetchall()
+            # The leader row has kept up with every fence since somebody first led. Reading all of history is for the
+            # first leader only; the open tasks, which matter most, are looked at each time.
+            condition = f"WHERE {_OPEN_TASK}" if now.epoch else ""
+            highest_fence = execute(f"SELECT coalesce(max(fence), 0) FROM schedule_job {condition}").fetchone()[0]
             row = LeaderRow(
                 now.epoch + 1, 0, now.renewal + 1, owner, address, admin_url,
-                max(now.last_id, highest_id), max([now.last_fence, *(fence for _, fence in fences)]),
+                max(now.last_id, highest_id), max(now.last_fence, highest_fence),
             )  # fmt: skip
             changes = ", ".join(f"{name} = {MARK}" for name in LEADER.columns)
             execute(f"UPDATE leader SET {changes}", row)
@@ -205,6 +212,40 @@ class MySqlStore(SqlReads):
             raise
         except (OverflowError, ValueError) as error:
             raise BatchRefused(str(error)) from error
+
+    # -- old history
+
+    def prune(
+        self, before_ms: int, job: str | None, limit: int, after: str | None = None, *,
+        epoch: int | None = None, dry: bool = False,
+    ) -> Pruned:  # fmt: skip
+        """Delete a portion of the runs that ended before an instant."""
+        if dry:
+            with self.reading() as execute:
+                return self._pruning.runs(execute, before_ms, job, limit, after, dry=True)
+
+        def work(execute: Any) -> Pruned:
+            self._pruning.check(execute, epoch)
+            return self._pruning.runs(execute, before_ms, job, limit, after, dry=False)
+
+        return self._runner.write(work)
+
+    def prune_rest(self, before_ms: int, rollups_before_ms: int, limit: int, *, epoch: int | None = None) -> Pruned:
+        """Delete a portion of old log lines, lost workers and counters."""
+
+        def work(execute: Any) -> Pruned:
+            self._pruning.check(execute, epoch)
+            return self._pruning.rest(execute, before_ms, rollups_before_ms, limit)
+
+        return self._runner.write(work)
+
+    def versions(self) -> tuple[int, int]:
+        """Return the version that the schema has, 0 for none, and the newest one."""
+        try:
+            with closing(connect(self._settings, timeout_s=_LOOK_LIMIT_S, context=self._context)) as own:
+                return schema_version(own.cursor()), self._migrations[-1].version
+        except DRIVER_ERRORS as error:
+            raise refusal(error, self.url) from error
 
 
 def _check_version(cursor: Any) -> None:

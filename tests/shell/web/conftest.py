@@ -96,6 +96,14 @@ class FakeCore:
         self._one("run", self.known_runs, run_id)
         return {"items": [{"task_id": f"{run_id}:0"}], "next": None}
 
+    async def all_tasks(self, limit, cursor, filters):
+        await self._enter("all_tasks", limit, cursor, filters)
+        return {"items": [{"task_id": "a~1:0"}], "next": "more"}
+
+    async def stats(self, hours, job):
+        await self._enter("stats", hours, job)
+        return {"job": job, "ended": {"SUCCESS": 1}}
+
     async def task(self, task_id):
         await self._enter("task", task_id)
         return {"task_id": task_id, "job_id": "9007199254740993"}

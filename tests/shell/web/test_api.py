@@ -87,6 +87,22 @@ class RoutesTest(SynchronousTestCase):
             ],
         )
 
+    def test_tasks_of_all_runs(self):
+        reply = self.request("GET", "/api/v1/tasks?since=2026-11-30T21:22:47Z&status=FAILED&limit=1")
+        self.assertEqual((reply.status, reply.json), (200, {"items": [{"task_id": "a~1:0"}], "next": "more"}))
+        wanted = {"since": "2026-11-30T21:22:47Z", "status": "FAILED"}
+        self.assertEqual(self.core.calls, [("all_tasks", 1, None, wanted)])
+
+    def test_stats(self):
+        self.assertEqual(self.request("GET", "/api/v1/stats").json, {"job": None, "ended": {"SUCCESS": 1}})
+        self.assertEqual(self.request("GET", "/api/v1/stats?hours=720&job=a").json["job"], "a")
+        self.assertEqual(self.core.calls, [("stats", 24, None), ("stats", 720, "a")])
+
+    def test_what_lists_of_history_do_not_take(self):
+        for path in ("tasks?since=today", "tasks?colour=red", "runs?until=", "stats?hours=0", "stats?since=1"):
+            reply = self.request("GET", f"/api/v1/{path}")
+            self.assertEqual((reply.status, reply.code), (400, "invalid"), path)
+
     def test_workers_in_pages(self):
         first = self.request("GET", "/api/v1/workers?limit=2").json
         self.assertEqual(([worker["worker_id"] for worker in first["items"]], first["next"]), (["w0", "w1"], "w1"))

@@ -20,6 +20,12 @@ def query(name, text):
         ("list_runs", "job=a&status=SKIPPED&group=b", (100, None, {"job": "a", "status": "SKIPPED", "group": "b"})),
         ("list_tasks", "status=CANCELLING&worker=w%3A1", (100, None, {"status": "CANCELLING", "worker": "w:1"})),
         ("list_workers", "limit=7&cursor=w+1", (7, "w 1", {})),
+        ("list_runs", "since=2026-11-30T21:22:47Z", (100, None, {"since": "2026-11-30T21:22:47Z"})),
+        (
+            "list_all_tasks",
+            "job=a&status=FAILED&worker=w&until=2026-11-30T21:22:47%2B01:00",
+            (100, None, {"job": "a", "status": "FAILED", "worker": "w", "until": "2026-11-30T21:22:47+01:00"}),
+        ),
     ],
 )
 def test_pages(name, text, page):
@@ -42,6 +48,19 @@ def test_waits(text, wait_s):
             ("show_run", f"wait={value}", "wait")
             for value in ("300.1", "301", "-1", "nan", "inf", "1e1", "", ".5", "5.", "1_0", "9" * 5000, "0.0000000001")
         ),
+        *(
+            (name, f"{field}={value}", field)
+            for name in ("list_runs", "list_all_tasks")
+            for field in ("since", "until")
+            for value in ("", "now", "2026-11-30", "2026-11-30T21:22:47", "2026-13-30T21:22:47Z", "1")
+        ),
+        *(("stats", f"hours={value}", "hours") for value in ("0", "721", "-1", "1.5", "", "%D9%A1", "0001")),
+        ("stats", "status=FAILED", "status"),
+        ("stats", "job=", "job"),
+        ("list_all_tasks", "group=a", "group"),
+        ("list_all_tasks", "status=PARTIAL", "status"),
+        ("list_tasks", "since=2026-11-30T21:22:47Z", "since"),
+        ("list_jobs", "since=2026-11-30T21:22:47Z", "since"),
         ("list_jobs", "enabled=yes", "enabled"),
         ("list_jobs", "status=PENDING", "status"),
         ("list_runs", "status=pending", "status"),

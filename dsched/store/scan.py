@@ -1,0 +1,145 @@
+"""How a store that speaks SQL reads one page of a list: along one index, and no more than a bounded part of it.
+
+Filters of a list may be combined as people like, and an index for each combination would slow every write. So one index
+leads, the one that comes furthest, and the other filters are checked on the rows. A page looks at `MOST_LOOKED_AT` rows
+at most, whatever matches, and where it stops the next one begins.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from dsched.store.interface import Page
+from dsched.store.paging import Condition, Lead, Listing, check_limit
+
+__all__ = ["MOST_LOOKED_AT", "Scanner"]
+
+R = TypeVar("R", bound=tuple[Any, ...])
+Execute = Callable[..., Any]
+
+MOST_LOOKED_AT: Final = 10_000
+"""Entries a page."""
+
+
+class _Clauses:
+    """The clauses of a WHERE, and their values."""
+
+    def __init__(self, mark: str) -> None:
+        self.texts: list[str] = []
+        self.values: list[Any] = []
+        self._mark = mark
+
+    def add(self, text: str, *values: Any) -> None:
+        """Add a clause; a question mark in it stands for a value."""
+        self.texts.append(text.replace("?", self._mark))
+        self.values += values
+
+    def place(self, listing: Listing[Any], place: tuple[Any, ...], *, beyond: bool, inclusive: bool) -> None:
+        """Keep what comes after (`beyond`) or before a place in the order of the list.
+
+        Spelled out, because MySQL takes no comparison of rows for a range of an index.
+        """
+        sign = "<" if listing.descending is beyond else ">"
+        last = f"{sign}=" if inclusive else sign
+        if len(place) == 1:
+            self.add(f"{listing.order[0]} {last} ?", *place)
+        else:
+            first, second = listing.order
+            self.add(f"{first} {sign}= ? AND ({first} {sign} ? OR {second} {last} ?)", place[0], *place)
+
+    def where(self) -> str:
+        return f"WHERE {' AND '.join(self.texts)} " if self.texts else ""
+
+
+class Scanner:
+    """Reads pages in one dialect: `mark` is how it writes a parameter, `hint` how it is told which index to use, and
+    `primary` what that of the key is called."""
+
+    def __init__(self, mark: str, hint: str, primary: str) -> None:
+        self.most = MOST_LOOKED_AT
+        self._mark = mark
+        self._hint = hint
+        self._primary = primary
+
+    def read(
+        self,
+        execute: Execute,
+        listing: Listing[R],
+        limit: int,
+        cursor: str | None,
+        filters: Mapping[str, str],
+        within: tuple[Condition, ...] = (),
+    ) -> Page[R]:
+        """Return one page; `within` are further conditions, from the caller and not from people."""
+        wanted = check_limit(limit) + 1
+        conditions = [*within, *listing.conditions(filters)]
+        start = None if cursor is None else listing.after(cursor)
+        lead, end = self._lead(execute, listing, conditions, start)
+        found = self._clauses(listing, conditions, lead, start)
+        if end is not None:
+            found.place(listing, end, beyond=False, inclusive=True)
+        for column, operator, value in conditions:
+            if not _leads(lead, column, operator):
+                found.add(f"{column} {operator} ?", value)
+        if listing.always:
+            found.add(listing.always)
+        text = f"{listing.table.select(self._use(lead))} {found.where()}{_order(listing)} LIMIT {self._mark}"
+        make: Callable[[tuple[Any, ...]], R] = listing.table.row._make  # type: ignore[attr-defined]
+        rows = [make(row) for row in execute(text, [*found.values, wanted]).fetchall()]
+        page = listing.page(rows, limit)
+        return Page(page.items, listing.cursor_at(end)) if page.next is None and end is not None else page
+
+    def _lead(
+        self, execute: Execute, listing: Listing[Any], conditions: Sequence[Condition], start: tuple[Any, ...] | None
+    ) -> tuple[Lead | None, tuple[Any, ...] | None]:
+        """Return which index to follow, and the last place to look at; None where that is the end of the list."""
+        if listing.leads is None:
+            return None, None
+        equal = {column: value for column, operator, value in conditions if operator == "="}
+        fitting = [lead for lead in listing.leads if lead.column in equal and equal[lead.column] != lead.unless]
+        leads = fitting or [listing.leads[-1]]
+        if not listing.always and len(equal) == len(fitting) <= 1:
+            return leads[0], None  # Whatever the index has is wanted.
+        best: tuple[Lead, tuple[Any, ...]] | None = None
+        for lead in leads:
+            found = self._clauses(listing, conditions, lead, start)
+            text = (
+                f"SELECT {', '.join(listing.order)} FROM {listing.table.name} {self._use(lead)} {found.where()}"
+                f"{_order(listing)} LIMIT 1 OFFSET {self.most - 1}"
+            )
+            row = execute(text, found.values).fetchone()
+            if row is None:
+                return lead, None
+            place = tuple(row)
+            if best is None or (place < best[1] if listing.descending else place > best[1]):
+                best = lead, place
+        return best or (None, None)
+
+    def _clauses(
+        self, listing: Listing[Any], conditions: Sequence[Condition], lead: Lead | None, start: tuple[Any, ...] | None
+    ) -> _Clauses:
+        """Return what the index itself answers: the range to look at."""
+        found = _Clauses(self._mark)
+        for column, operator, value in conditions:
+            if _leads(lead, column, operator):
+                found.add(f"{column} {operator} ?", value)
+        if lead is not None and lead.also:
+            found.add(lead.also)
+        if start is not None:
+            found.place(listing, start, beyond=True, inclusive=False)
+        return found
+
+    def _use(self, lead: Lead | None) -> str:
+        if lead is None:
+            return ""
+        name = lead.index or self._primary
+        return self._hint.format(name) if name else "NOT INDEXED"
+
+
+def _leads(lead: Lead | None, column: str, operator: str) -> bool:
+    """Tell whether a condition is part of the range of an index: ranges are in the order of the list."""
+    return lead is not None and (operator != "=" or column == lead.column)
+
+
+def _order(listing: Listing[Any]) -> str:
+    direction = " DESC" if listing.descending else ""
+    return "ORDER BY " + ", ".join(name + direction for name in listing.order)

@@ -1,0 +1,152 @@
+"""`dsched db` on a file, and on a real server."""
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dsched.cli.main import cli
+from dsched.engine.changes import Batch
+from dsched.errors import ConfigError
+from dsched.model.rows import RunRow, TaskRow
+from dsched.store.migrations import load_migrations
+from dsched.store.sqlite import SqliteStore
+from dsched.store.url import open_store
+
+DAY_MS = 86_400_000
+NEWEST = load_migrations("sqlite")[-1].version
+
+
+def run_of(run_id: str, status: str, at: int, total: int = 1) -> RunRow:
+    return RunRow(
+        run_id, run_id.split("~")[0], None, status, None, "api", None, None, None, None, "default", 0, 1, "{}",
+        "null", total, 0, "{}", at, at, at, 1,
+    )  # fmt: skip
+
+
+def task_of(job_id: int, run_id: str, item: int, status: str) -> TaskRow:
+    at = "2026-11-30 21:22:47.123"
+    return TaskRow(
+        job_id, f"{run_id}:{item}", run_id.split("~")[0], "null", 1, item, 30, None, status, 0, None, at, at, run_id,
+        "default", 0, None, 0, 0, 0, None, None, None, None, None, None, 1,
+    )  # fmt: skip
+
+
+def fill(url: str) -> None:
+    """Two old runs of job a (3 tasks), one of b (1), one new, one open."""
+    store = open_store(url)
+    store.open()
+    row = store.take_leadership(store.leader(), "somebody", "127.0.0.1:8080", "")
+    assert row is not None
+    old, new = int(time.time() * 1000) - 40 * DAY_MS, int(time.time() * 1000) - DAY_MS
+    batch = Batch(row.epoch, 1, 0, 0)
+    batch.runs_new = [
+        run_of("a~1", "SUCCESS", old, 2), run_of("a~2", "FAILED", old), run_of("b~1", "SUCCESS", old),
+        run_of("a~3", "SUCCESS", new), run_of("a~4", "RUNNING", old),
+    ]  # fmt: skip
+    batch.tasks_new = [
+        task_of(1, "a~1", 0, "SUCCESS"), task_of(2, "a~1", 1, "SUCCESS"), task_of(3, "a~2", 0, "FAILED"),
+        task_of(4, "b~1", 0, "SUCCESS"), task_of(5, "a~3", 0, "SUCCESS"), task_of(6, "a~4", 0, "RUNNING"),
+    ]  # fmt: skip
+    store.commit(batch)
+    store.close()
+
+
+def db(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["db", *arguments])
+
+
+def answer(*arguments: str) -> Any:
+    result = db(*arguments, "--json")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return json.loads(result.output)
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "mariadb":
+        return str(request.getfixturevalue("mysql_url"))
+    return f"sqlite:///{tmp_path / 'store.db'}"
+
+
+def test_migrate_makes_the_schema_once(url: str) -> None:
+    assert answer("migrate", "--store", url) == {"from": 0, "to": NEWEST, "backup": None}
+    assert db("migrate", "--store", url).output == f"schema version {NEWEST}: nothing to do\n"
+
+
+def test_migrate_tells_where_the_older_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = SqliteStore(str(path), migrations=load_migrations("sqlite")[:1])
+    store.open()
+    store.close()
+    result = db("migrate", "--store", f"sqlite:///{path}")
+    assert result.output == f"schema version 1 -> {NEWEST}\nas it was before: {path}.v1.backup\n"
+    assert (tmp_path / "store.db.v1.backup").exists()
+
+
+@pytest.mark.parametrize("command", [["check"], ["prune", "--older-than", "1d"]])
+def test_an_older_schema_is_left_alone(tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "store.db"
+    store = SqliteStore(str(path), migrations=load_migrations("sqlite")[:1])
+    store.open()
+    store.close()
+    for file, told in ((path, "has schema version 1"), (tmp_path / "none.db", "has no schema")):
+        result = db(*command, "--store", f"sqlite:///{file}")
+        assert isinstance(result.exception, ConfigError)
+        assert told in str(result.exception) and "dsched db migrate" in str(result.exception)
+    assert [file.name for file in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_check_finds_nothing_wrong(url: str) -> None:
+    fill(url)
+    assert answer("check", "--store", url) == {
+        "schema": NEWEST, "leader": "127.0.0.1:8080", "epoch": 1, "jobs": 0, "workers": 0, "open_runs": 1,
+        "open_tasks": 1, "problems": [],
+    }  # fmt: skip
+    assert db("check", "--store", url).output.splitlines()[-1] == "runs and tasks agree"
+
+
+def test_check_tells_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    url = f"sqlite:///{path}"
+    fill(url)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE schedule_job SET status = 'SUCCESS' WHERE job_id = 6")
+        database.execute("UPDATE schedule_job SET status = 'PENDING' WHERE job_id = 1")
+        database.execute("UPDATE schedule_job SET status = 'PENDING', run_id = 'gone' WHERE job_id = 4")
+    database.close()
+    result = db("check", "--store", url)
+    assert result.exit_code == 1
+    assert result.output.splitlines()[2:] == [
+        "WRONG: run a~4 is open and has no open task", "WRONG: task a~1:0 is open, and its run has ended",
+        "WRONG: task b~1:0 is open and has no run",
+    ]  # fmt: skip
+    assert len(answer("check", "--store", url)["problems"]) == 3
+
+
+def test_prune_deletes_what_is_old(url: str) -> None:
+    fill(url)
+    old = ("prune", "--store", url, "--older-than", "30d")
+    assert db(*old, "--dry-run").output == "would delete 3 runs with 4 tasks\n"
+    assert answer(*old, "--job", "b", "--dry-run") == {"runs": 1, "tasks": 1, "other_rows": 0, "dry_run": True}
+    assert db(*old, "--job", "b").output == "deleted 1 runs with 1 tasks\n"
+    assert answer(*old) == {"runs": 2, "tasks": 3, "other_rows": 0, "dry_run": False}
+    assert answer(*old)["runs"] == 0
+    assert answer("check", "--store", url)["problems"] == []
+
+
+@pytest.mark.parametrize("age", ["", "30", "0d", "-1d", "1m", "d", "1.5d", "9999999d"])
+def test_what_is_no_age(tmp_path: Path, age: str) -> None:
+    result = db("prune", "--store", f"sqlite:///{tmp_path}/x.db", "--older-than", age)
+    assert result.exit_code == 2 and "such as 30d" in result.output
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["check"], ["prune", "--older-than", "1d"]])
+@pytest.mark.parametrize("url", ["memory:", "postgres://x", "sqlite:////no/such/folder/x.db"])
+def test_a_store_that_cannot_be_used(command: list[str], url: str) -> None:
+    result = db(*command, "--store", url)
+    assert isinstance(result.exception, ConfigError) and "\n" not in str(result.exception)
