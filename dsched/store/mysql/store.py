@@ -53,7 +53,7 @@ class MySqlStore(SqlReads):
     @staticmethod
     def by_index(name: str) -> str:
         """Force it: after a large load, a table's statistics may say for minutes that it is nearly empty."""
-        return f"FORCE INDEX ({name})"
+        return _HINT.format(name)
 
     def __init__(
         self,

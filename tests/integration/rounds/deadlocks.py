@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 
 from tests.integration.rounds.cluster import RoundCluster
 from tests.integration.rounds.evidence import Attempt, Evidence
@@ -66,17 +67,16 @@ def _wait_for(cluster: RoundCluster, thief: LockThief, transactions: float) -> N
 
 
 def _hand_over(cluster: RoundCluster, thief: LockThief) -> float:
-    old, began_s = cluster.core, time.monotonic()
-    old.stop()
-    cluster.wait(lambda: cluster.core is not old and cluster.core.client.leads(), "the next leader", _TAKEN_S)
-    taken_s = time.monotonic()
-    old.start()
-    return taken_s - began_s
+    return _replace(cluster, cluster.core.stop)
 
 
 def _kill(cluster: RoundCluster, thief: LockThief) -> float:
+    return _replace(cluster, cluster.core.kill)
+
+
+def _replace(cluster: RoundCluster, end: Callable[[], object]) -> float:
     old, began_s = cluster.core, time.monotonic()
-    old.kill()
+    end()
     cluster.wait(lambda: cluster.core is not old and cluster.core.client.leads(), "the next leader", _TAKEN_S)
     taken_s = time.monotonic()
     old.start()
