@@ -1,9 +1,7 @@
 """Roles of twistd as child processes: start them, wait until they are ready, stop them, read their logs."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,34 +13,18 @@ from urllib.parse import quote
 
 from dsched.client import Client
 from dsched.errors import DschedError
+from dsched.net.ports import LOOPBACK, free_port
 from dsched.store.mysql import PASSWORD_VARIABLE
 
-__all__ = ["CoreProcess", "RoleFailed", "RoleProcess", "WorkerProcess", "free_port", "role_command", "wait_until"]
+__all__ = ["CoreProcess", "RoleFailed", "RoleProcess", "WorkerProcess", "role_command", "wait_until"]
 
-_PORTS = (20_000, 32_000)
 _POLL_S = 0.05
-_HOST = "127.0.0.1"
 
 
 class RoleFailed(DschedError):
     """A child process ended, or did not get ready in time; the message holds the end of its log."""
 
     code = "role_failed"
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on, below those that outgoing connections get by themselves.
-
-    Another process may take it before it is used, but not by chance.
-    """
-    while True:
-        port = random.randrange(*_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind((_HOST, port))
-            except OSError:
-                continue
-        return port
 
 
 def role_command(role: str, *options: str) -> list[str]:
@@ -180,23 +162,31 @@ class CoreProcess(RoleProcess):
         self.port = free_port()
         self.admin_port = free_port()
         self.store = store or f"sqlite:///{quote(str(folder / 'dsched.db'))}"
-        ports = [f"--listen={_HOST}:{self.port}", f"--admin={_HOST}:{self.admin_port}"]
+        ports = [f"--listen={LOOPBACK}:{self.port}", f"--admin={LOOPBACK}:{self.admin_port}"]
         # Not as an option: every user of the machine can read those, and this may hold a password.
         told = {"DSCHED_STORE": self.store}
         if PASSWORD_VARIABLE in os.environ:
             told[PASSWORD_VARIABLE] = os.environ[PASSWORD_VARIABLE]
         super().__init__(name, folder, [*ports, *options], environ={**told, **(environ or {})})
         self.client = Client(self.url)
+        self._is_stopped = False
 
     @property
     def address(self) -> str:
         """Where workers connect to."""
-        return f"{_HOST}:{self.port}"
+        return f"{LOOPBACK}:{self.port}"
 
     @property
     def url(self) -> str:
         """Where the HTTP interface is."""
-        return f"http://{_HOST}:{self.admin_port}"
+        return f"http://{LOOPBACK}:{self.admin_port}"
+
+    def start(self) -> None:
+        """Start the process, or start it again; does not wait."""
+        if self._is_stopped:
+            self.client = Client(self.url)
+            self._is_stopped = False
+        super().start()
 
     def wait_ready(self, limit_s: float = 30.0) -> None:
         """Wait until the core leads; raises `RoleFailed`."""
@@ -218,6 +208,7 @@ class CoreProcess(RoleProcess):
         """End the process and close the connections to it."""
         super().stop(limit_s)
         self.client.close()
+        self._is_stopped = True
 
 
 class WorkerProcess(RoleProcess):

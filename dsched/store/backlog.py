@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dsched.model.rows import JobRow, LaneRow, ParkedRun, RunRow
 from dsched.model.run import RunState
-from dsched.store.statements import RUN, chunk_sizes, where_in
+from dsched.store.statements import RUN, chunks, where_in
 
 __all__ = ["BacklogReads"]
 
@@ -113,13 +113,11 @@ class BacklogReads:
     def _read(self, execute: Execute, keys: Sequence[tuple[int, str]]) -> list[ParkedRun]:
         """Return the runs of `keys`, as many as a page may have bytes, at least a piece."""
         found: list[ParkedRun] = []
-        size = start = 0
-        for count in chunk_sizes(len(keys), _PIECE):
-            piece = keys[start : start + count]
-            rows = execute(self._runs.text(count), [run_id for _, run_id in piece]).fetchall()
+        size = 0
+        for piece in chunks(keys, _PIECE):
+            rows = execute(self._runs.text(len(piece)), [run_id for _, run_id in piece]).fetchall()
             runs = {row[0]: RunRow._make(row) for row in rows}
             found += [ParkedRun(seq, runs[run_id]) for seq, run_id in piece]
-            start += count
             size += sum(len(run.params) + len(run.snapshot) for run in runs.values())
             if size > _PAGE_BYTES:
                 break

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dsched.errors import EpochLost
 from dsched.model.run import RunState
 from dsched.store.interface import Pruned
-from dsched.store.statements import Bulk, chunk_sizes, where_in
+from dsched.store.statements import Bulk, chunks, where_in
 
 __all__ = ["Pruning"]
 
@@ -109,20 +109,16 @@ class Pruning:
 
     def _many(self, execute: Execute, bulk: Bulk, keys: Sequence[Any], rest: str = "") -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
-        start = 0
-        for size in chunk_sizes(len(keys), _MOST_KEYS):
-            found += execute(f"{bulk.text(size)} {rest}", keys[start : start + size]).fetchall()
-            start += size
+        for part in chunks(keys, _MOST_KEYS):
+            found += execute(f"{bulk.text(len(part))} {rest}", part).fetchall()
         return found
 
     def _delete(self, execute: Execute, table: str, key: str, values: Sequence[Any]) -> None:
         bulk = self._deletes.get((table, key))
         if bulk is None:
             bulk = self._deletes[table, key] = where_in(f"DELETE FROM {table}", key, self._mark)
-        start = 0
-        for size in chunk_sizes(len(values), _MOST_KEYS):
-            execute(bulk.text(size), values[start : start + size])
-            start += size
+        for part in chunks(values, _MOST_KEYS):
+            execute(bulk.text(len(part)), part)
 
 
 def _place(after: str | None) -> tuple[int, tuple[int, str] | None]:

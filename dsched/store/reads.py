@@ -33,7 +33,7 @@ from dsched.store.statements import (
     WORKER,
     Bulk,
     Table,
-    chunk_sizes,
+    chunks,
     where_in,
 )
 
@@ -89,11 +89,8 @@ class SqlReads(ABC):
             jobs = _fetch(execute, JOB, JOB.select())
             runs = backlog.open_runs(execute)
             tasks: list[TaskRow] = []
-            start = 0
-            for size in chunk_sizes(len(runs), _MOST_IDS):
-                names = [row.run_id for row in runs[start : start + size]]
-                tasks += _fetch(execute, TASK, self._tasks_of_runs.text(size), names)
-                start += size
+            for part in chunks([row.run_id for row in runs], _MOST_IDS):
+                tasks += _fetch(execute, TASK, self._tasks_of_runs.text(len(part)), part)
             counts = self._open_counts(execute)
             parked_jobs = backlog.jobs(execute)
             lanes, newest = backlog.lanes(execute), backlog.newest_due(execute, parked_jobs, jobs)
@@ -232,11 +229,9 @@ class SqlReads(ABC):
         """Run a statement for any number of ids, each once, in as many pieces as the dialect needs."""
         wanted = [name for name in dict.fromkeys(ids) if is_storable(name)]
         found: list[tuple[Any, ...]] = []
-        start = 0
         with self.reading() as execute:
-            for size in chunk_sizes(len(wanted), _MOST_IDS):
-                found += execute(bulk.text(size), wanted[start : start + size]).fetchall()
-                start += size
+            for part in chunks(wanted, _MOST_IDS):
+                found += execute(bulk.text(len(part)), part).fetchall()
         return found
 
     def _page(

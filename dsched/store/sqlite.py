@@ -11,21 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from dsched.engine.changes import Batch
-from dsched.errors import BatchRefused, ConfigError, DschedError, EpochLost, StoreUnavailable
-from dsched.model.rows import LeaderRow
+from dsched.errors import BatchRefused, ConfigError, DschedError, StoreUnavailable
 from dsched.store.adoption import Column, adopt
-from dsched.store.interface import Pruned
 from dsched.store.migrations import Migration, apply, load_migrations, outstanding
-from dsched.store.pruning import Pruning
-from dsched.store.reads import SqlReads
-from dsched.store.statements import LEADER, OPEN_TASK, TASK, Table
+from dsched.store.sql_store import SqlStore
+from dsched.store.statements import TASK, Table
 from dsched.store.writes import Writes
 
 __all__ = ["SqliteStore"]
+
+T = TypeVar("T")
 
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
 _CONTENT: Final = (
@@ -97,7 +95,7 @@ class _Connection:
                 return  # it is gone either way
 
 
-class SqliteStore(SqlReads):
+class SqliteStore(SqlStore):
     """A store in one SQLite file; the contract is `dsched.store.interface.Store`.
 
     `synchronous` FULL makes a commit survive a power cut, NORMAL only a crash of the process. `busy_timeout_s` is how
@@ -115,15 +113,13 @@ class SqliteStore(SqlReads):
         busy_timeout_s: float = 5.0,
         migrations: Sequence[Migration] | None = None,
     ) -> None:
-        super().__init__(_MARK, _HINT)
+        super().__init__(_MARK, _HINT, Writes(_MARK, most_rows=_MOST_ROWS, variables=999))
         self.url = url if url is not None else f"sqlite:///{quote(path)}"
         self.path = Path(path).absolute()
         self._synchronous = synchronous
         self._busy_timeout_s = busy_timeout_s
         self._migrations = load_migrations("sqlite") if migrations is None else tuple(migrations)
         self._file: tuple[int, int] | None = None
-        self._pruning = Pruning(_MARK, _HINT)
-        self._writes = Writes(_MARK, most_rows=_MOST_ROWS, variables=999)
         self._writer = _Connection(self._connect_writer)
         self._reader = _Connection(self._connect_reader)
 
@@ -290,80 +286,16 @@ class SqliteStore(SqlReads):
             fresh.close()
         adopt(database.execute, _columns(database, TASK), wanted, _unique(database, TASK))
 
-    # -- leadership
-
-    def take_leadership(self, seen: LeaderRow, owner: str, address: str, admin_url: str) -> LeaderRow | None:
-        """Raise the epoch by one if the row is as `seen`, else return None."""
-        with self._writer.use() as database:
-            database.execute("BEGIN IMMEDIATE")
-            now = LeaderRow._make(database.execute(LEADER.select()).fetchone())
-            if (now.epoch, now.renewal) != (seen.epoch, seen.renewal):
-                database.execute("ROLLBACK")
-                return None
-            # The leader row has kept up with every fence since somebody first led. Reading all of history is for the
-            # first leader only; the open tasks, which matter most, are looked at each time.
-            condition = f"WHERE {OPEN_TASK}" if now.epoch else ""
-            highest_id = database.execute("SELECT coalesce(max(job_id), 0) FROM schedule_job").fetchone()[0]
-            highest_fence = database.execute(
-                f"SELECT coalesce(max(fence), 0) FROM schedule_job {condition}"
-            ).fetchone()[0]
-            row = LeaderRow(
-                now.epoch + 1, 0, now.renewal + 1, owner, address, admin_url,
-                max(now.last_id, highest_id), max(now.last_fence, highest_fence),
-            )  # fmt: skip
-            changes = ", ".join(f"{name} = ?" for name in LEADER.columns)
-            database.execute(f"UPDATE leader SET {changes}", row)
-            database.execute("COMMIT")
-            return row
-
-    def resign(self, epoch: int) -> None:
-        """Let the next core lead at once, if `epoch` still leads."""
-        with self._writer.use() as database:
-            database.execute("UPDATE leader SET owner = '', renewal = renewal + 1 WHERE epoch = ?", (epoch,))
-
     # -- writes
 
-    def commit(self, batch: Batch) -> None:
-        """Write all of `batch`, or nothing of it."""
+    def writing(self, work: Callable[[Callable[..., Any]], T]) -> T:
+        """Return what `work` returns, committed."""
         with self._writer.use() as database:
             self._check_file()
             database.execute("BEGIN IMMEDIATE")
-
-            def execute(text: str, values: Sequence[Any]) -> int:
-                return database.execute(text, values).rowcount
-
-            if not self._writes.take_turn(execute, batch):
-                raise EpochLost(f"epoch {batch.epoch} does not lead with batch {batch.number - 1}", epoch=batch.epoch)
-            if not batch.is_empty():
-                self._writes.write(execute, batch)
+            result = work(database.execute)
             database.execute("COMMIT")
-
-    # -- old history
-
-    def prune(
-        self, before_ms: int, job: str | None, limit: int, after: str | None = None, *,
-        epoch: int | None = None, dry: bool = False,
-    ) -> Pruned:  # fmt: skip
-        """Delete a portion of the runs that ended before an instant."""
-        if dry:
-            with self.reading() as execute:
-                return self._pruning.runs(execute, before_ms, job, limit, after, dry=True)
-        return self._prune(
-            epoch, lambda execute: self._pruning.runs(execute, before_ms, job, limit, after, dry=False)
-        )  # fmt: skip
-
-    def prune_rest(self, before_ms: int, rollups_before_ms: int, limit: int, *, epoch: int | None = None) -> Pruned:
-        """Delete a portion of old log lines, lost workers and counters."""
-        return self._prune(epoch, lambda execute: self._pruning.rest(execute, before_ms, rollups_before_ms, limit))
-
-    def _prune(self, epoch: int | None, work: Callable[[Callable[..., Any]], Pruned]) -> Pruned:
-        with self._writer.use() as database:
-            self._check_file()
-            database.execute("BEGIN IMMEDIATE")
-            self._pruning.check(database.execute, epoch)
-            pruned = work(database.execute)
-            database.execute("COMMIT")
-            return pruned
+            return result
 
 
 def _code(error: BaseException) -> int:

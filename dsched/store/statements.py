@@ -6,7 +6,7 @@ Statements take many rows at once. A database thread gives up the interpreter's 
 back from a busy reactor thread, so a batch must be few statements, not many short ones.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from types import NoneType
@@ -31,12 +31,13 @@ __all__ = [
     "bulk_dues",
     "bulk_insert",
     "bulk_update",
-    "chunk_sizes",
+    "chunks",
     "guard_leader",
     "where_in",
 ]
 
 R = TypeVar("R", bound=tuple[Any, ...])
+V = TypeVar("V")
 
 NOT_SUCCESS: Final = "status <> 'SUCCESS' AND run_id IS NOT NULL"
 """The condition of SQLite's partial index, in its words: planners compare text. Adopted rows have no run."""
@@ -162,11 +163,12 @@ def guard_leader(mark: str) -> str:
     )
 
 
-def chunk_sizes(count: int, largest: int) -> Iterator[int]:
-    """Cut `count` into as few powers of two as possible, none above `largest`, so that few texts serve all counts."""
+def chunks(rows: Sequence[V], largest: int) -> Iterator[Sequence[V]]:
+    """Cut `rows` into as few powers of two as possible, none above `largest`, so that few texts serve all counts."""
     size = 1 << (largest.bit_length() - 1)
-    while count:
-        while size > count:
+    start = 0
+    while start < len(rows):
+        while size > len(rows) - start:
             size >>= 1
-        yield size
-        count -= size
+        yield rows[start : start + size]
+        start += size

@@ -20,7 +20,7 @@ from dsched.store.statements import (
     bulk_dues,
     bulk_insert,
     bulk_update,
-    chunk_sizes,
+    chunks,
     guard_leader,
     where_in,
 )
@@ -104,8 +104,5 @@ class Writes:
 
     def bulk(self, execute: Execute, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
         """Run a statement for all rows; return how many rows it touched."""
-        touched = start = 0
-        for size in chunk_sizes(len(rows), min(self._most_rows, self.variables // bulk.width)):
-            touched += execute(bulk.text(size), list(chain.from_iterable(rows[start : start + size])))
-            start += size
-        return touched
+        parts = chunks(rows, min(self._most_rows, self.variables // bulk.width))
+        return sum(execute(bulk.text(len(part)), list(chain.from_iterable(part))) for part in parts)

@@ -7,10 +7,8 @@ has. Nothing of it is left behind: not even when this process is killed, where `
 import atexit
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,13 +21,12 @@ from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from dsched.errors import DschedError
+from dsched.net.ports import LOOPBACK, free_port
 from dsched.store.mysql.address import parse_url
 from dsched.store.mysql.connection import MySqlSettings, connect
 
 __all__ = ["Databases", "MariaDbServer", "ServerFailed"]
 
-_HOST = "127.0.0.1"
-_PORTS = (20_000, 32_000)
 _POLL_S = 0.02
 _READY_S = 60.0
 _PLACES = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -50,18 +47,6 @@ def _program(*names: str) -> str:
     raise ServerFailed(f"{names[0]} is not installed; on Debian or Ubuntu: apt-get install mariadb-server")
 
 
-def _free_port() -> int:
-    """Return a port that nobody listens on, below those that systems give to outgoing connections by themselves."""
-    while True:
-        port = random.randrange(*_PORTS)
-        with closing(socket.socket()) as probe:
-            try:
-                probe.bind((_HOST, port))
-            except OSError:
-                continue
-        return port
-
-
 class MariaDbServer:
     """One server; `options` go to `mariadbd` as they are.
 
@@ -71,7 +56,7 @@ class MariaDbServer:
     def __init__(self, *, buffer_pool_mib: int = 64, options: Sequence[str] = ()) -> None:
         # Short, because the path of a socket may have 107 bytes only.
         self.folder = Path(tempfile.mkdtemp(prefix="dsched-db-"))
-        self.port = _free_port()
+        self.port = free_port()
         self._buffer_pool_mib = buffer_pool_mib
         self._options = tuple(options)
         self._child: subprocess.Popen[bytes] | None = None
@@ -128,7 +113,7 @@ class MariaDbServer:
         command = [
             _program("mariadbd", "mysqld"), "--no-defaults", f"--datadir={self.data}", f"--user={_user()}",
             f"--tmpdir={self.folder}", f"--socket={self.folder / 's'}", f"--pid-file={self.folder / 'pid'}",
-            f"--bind-address={_HOST}", f"--port={self.port}", "--skip-name-resolve", "--skip-log-bin",
+            f"--bind-address={LOOPBACK}", f"--port={self.port}", "--skip-name-resolve", "--skip-log-bin",
             "--innodb-flush-log-at-trx-commit=1", f"--innodb-buffer-pool-size={self._buffer_pool_mib}M",
             "--innodb-log-file-size=16M", "--performance-schema=OFF", "--max-connections=300",
             *self._options, *options,
@@ -148,9 +133,11 @@ class MariaDbServer:
             self._child.wait()
 
     def freeze(self) -> None:
-        """Halt the process (SIGSTOP): it keeps its connections and answers nothing."""
+        """Halt the process (SIGSTOP) and wait until it stands still: it keeps its connections and answers nothing."""
         assert self.is_running
         os.kill(self.pid, signal.SIGSTOP)
+        # On a busy machine threads may still answer for a while after the signal was sent.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._frozen = True
 
     def resume(self) -> None:
@@ -181,7 +168,7 @@ class MariaDbServer:
     def url(self, database: str, user: str = "root", password: str = "") -> str:
         """Return the store URL of a database."""
         secret = f":{quote(password, safe='')}" if password else ""
-        return f"mysql://{quote(user, safe='')}{secret}@{_HOST}:{self.port}/{quote(database, safe='')}"
+        return f"mysql://{quote(user, safe='')}{secret}@{LOOPBACK}:{self.port}/{quote(database, safe='')}"
 
     def create_database(self, name: str | None = None) -> str:
         """Create an empty database, with a name of its own if none is given, and return the name."""
@@ -193,7 +180,7 @@ class MariaDbServer:
 
     def execute(self, *statements: str, database: str = "") -> list[tuple[Any, ...]]:
         """Run statements as root, each committed, and return the rows of the last one."""
-        return _run(MySqlSettings(_HOST, self.port, "root", b"", database, "off"), statements)
+        return _run(MySqlSettings(LOOPBACK, self.port, "root", b"", database, "off"), statements)
 
     def connections(self, database: str) -> list[int]:
         """Return the ids of the server's connections to a database."""

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from dsched.cli.processes import free_port, wait_until
+from dsched.cli.processes import wait_until
 from dsched.client import Client
+from dsched.net.ports import free_port
 
 pytestmark = pytest.mark.integration
 

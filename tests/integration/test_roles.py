@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dsched.cli.processes import CoreProcess, free_port, role_command
+from dsched.cli.processes import CoreProcess, role_command
+from dsched.net.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -90,3 +91,11 @@ def test_settings_come_from_file_and_environment(tmp_path: Path) -> None:
         core.terminate()
         # When everything is stopped, twistd ends by the signal that asked for it.
         assert core.wait(LIMIT_S) == -signal.SIGTERM
+
+
+def test_a_core_that_was_stopped_can_be_started_and_asked_again(tmp_path: Path) -> None:
+    with CoreProcess(tmp_path) as core:
+        core.wait_ready()
+        core.stop()
+        core.start()
+        core.wait_ready()

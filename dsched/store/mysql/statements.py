@@ -12,7 +12,7 @@ from pymysql.converters import escape_str
 
 from dsched.errors import BatchRefused
 from dsched.store.rollups import bulk_add_mysql
-from dsched.store.statements import Bulk, Table, chunk_sizes
+from dsched.store.statements import Bulk, Table, chunks
 from dsched.store.writes import Execute, Writes
 
 __all__ = ["MARK", "MySqlWrites", "encode"]
@@ -108,10 +108,7 @@ class MySqlWrites(Writes):
 
     def bulk(self, execute: Execute, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
         """Run a statement for all rows; return how many rows it touched."""
-        touched = start = 0
-        for size in chunk_sizes(len(rows), _MOST_ROWS):
-            touched += self._part(execute, bulk, rows[start : start + size])
-            start += size
+        touched = sum(self._part(execute, bulk, part) for part in chunks(rows, _MOST_ROWS))
         return touched - len(rows) if type(bulk) is _Upsert else touched
 
     def _part(self, execute: Execute, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:

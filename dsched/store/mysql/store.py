@@ -5,25 +5,24 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from dsched.engine.changes import Batch
-from dsched.errors import BatchRefused, ConfigError, EpochLost, StoreUnavailable
+from dsched.errors import BatchRefused, ConfigError
 from dsched.model.rows import LeaderRow
 from dsched.model.task import OPEN, TaskState
-from dsched.store.interface import Pruned
 from dsched.store.migrations import Migration, load_migrations
 from dsched.store.mysql.connection import Connections, MySqlSettings, connect
 from dsched.store.mysql.faults import DRIVER_ERRORS, refusal
 from dsched.store.mysql.runner import Runner
 from dsched.store.mysql.schema import migrate, needs_migration, schema_version
 from dsched.store.mysql.statements import MARK, MySqlWrites
-from dsched.store.pruning import Pruning
-from dsched.store.reads import SqlReads
+from dsched.store.sql_store import SqlStore
 from dsched.store.statements import LEADER
 
 __all__ = ["MySqlStore"]
+
+T = TypeVar("T")
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 _OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0)}
@@ -38,7 +37,7 @@ _OPEN_TASK: Final = (
 """Open tasks, from the index alone. Adopted rows have version 0, all others more."""
 
 
-class MySqlStore(SqlReads):
+class MySqlStore(SqlStore):
     """A store in one database; the contract is `dsched.store.interface.Store`.
 
     Every thread that calls gets a connection of its own, and one more if it both reads and writes. A wait for the
@@ -49,6 +48,8 @@ class MySqlStore(SqlReads):
     """
 
     open_task = _OPEN_TASK
+    locking = "FOR UPDATE"
+    _writes: MySqlWrites
 
     @staticmethod
     def by_index(name: str) -> str:
@@ -68,7 +69,7 @@ class MySqlStore(SqlReads):
         rng: random.Random | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(MARK, _HINT, "PRIMARY")
+        super().__init__(MARK, _HINT, MySqlWrites(), "PRIMARY")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"mysql://{quote(settings.user, safe='')}@{host}:{settings.port}/{quote(settings.database, safe='')}"
         self.readers = readers
@@ -77,8 +78,6 @@ class MySqlStore(SqlReads):
         self._lock_wait_s = lock_wait_s
         self._pause_s = pause_s
         self._migrations = load_migrations("mysql") if migrations is None else tuple(migrations)
-        self._pruning = Pruning(MARK, _HINT)
-        self._writes = MySqlWrites()
         self._readers = Connections(
             settings, timeout_s=reader_s, context=self._context, opened=self._prepare_reader
         )  # fmt: skip
@@ -158,86 +157,20 @@ class MySqlStore(SqlReads):
             return super().leader()
 
         def read(execute: Any) -> LeaderRow:
-            return LeaderRow._make(execute(LEADER.select("FOR UPDATE")).fetchone())
+            return LeaderRow._make(execute(LEADER.select(self.locking)).fetchone())
 
         row = self._runner.write(read)
         self._runner.is_unsure = False
         return row
 
-    def take_leadership(self, seen: LeaderRow, owner: str, address: str, admin_url: str) -> LeaderRow | None:
-        """Raise the epoch by one if the row is as `seen`, else return None."""
-
-        def take(execute: Any) -> LeaderRow | None:
-            now = LeaderRow._make(execute(LEADER.select("FOR UPDATE")).fetchone())
-            if (now.epoch, now.renewal) != (seen.epoch, seen.renewal):
-                return None
-            highest_id = execute("SELECT coalesce(max(job_id), 0) FROM schedule_job").fetchone()[0]
-            # The leader row has kept up with every fence since somebody first led. Reading all of history is for the
-            # first leader only; the open tasks, which matter most, are looked at each time.
-            condition = f"WHERE {_OPEN_TASK}" if now.epoch else ""
-            highest_fence = execute(f"SELECT coalesce(max(fence), 0) FROM schedule_job {condition}").fetchone()[0]
-            row = LeaderRow(
-                now.epoch + 1, 0, now.renewal + 1, owner, address, admin_url,
-                max(now.last_id, highest_id), max(now.last_fence, highest_fence),
-            )  # fmt: skip
-            changes = ", ".join(f"{name} = {MARK}" for name in LEADER.columns)
-            execute(f"UPDATE leader SET {changes}", row)
-            return row
-
-        return self._runner.write(take)
-
-    def resign(self, epoch: int) -> None:
-        """Let the next core lead at once, if `epoch` still leads."""
-        text = f"UPDATE leader SET owner = '', renewal = renewal + 1 WHERE epoch = {MARK}"
-        self._runner.write(lambda execute: execute(text, (epoch,)))
-
     # -- writes
 
-    def commit(self, batch: Batch) -> None:
-        """Write all of `batch`, or nothing of it."""
-
-        def write(run: Any) -> None:
-            def execute(text: Any, values: Sequence[Any]) -> int:
-                count: int = run(text, values).rowcount
-                return count
-
-            if not self._writes.take_turn(execute, batch):
-                raise EpochLost(f"epoch {batch.epoch} does not lead with batch {batch.number - 1}", epoch=batch.epoch)
-            if not batch.is_empty():
-                self._writes.write(execute, batch)
-
+    def writing(self, work: Callable[[Any], T]) -> T:
+        """Return what `work` returns, committed."""
         try:
-            self._runner.write(write)
-        except (StoreUnavailable, BatchRefused, EpochLost):
-            raise
+            return self._runner.write(work)
         except (OverflowError, ValueError) as error:
             raise BatchRefused(str(error)) from error
-
-    # -- old history
-
-    def prune(
-        self, before_ms: int, job: str | None, limit: int, after: str | None = None, *,
-        epoch: int | None = None, dry: bool = False,
-    ) -> Pruned:  # fmt: skip
-        """Delete a portion of the runs that ended before an instant."""
-        if dry:
-            with self.reading() as execute:
-                return self._pruning.runs(execute, before_ms, job, limit, after, dry=True)
-
-        def work(execute: Any) -> Pruned:
-            self._pruning.check(execute, epoch)
-            return self._pruning.runs(execute, before_ms, job, limit, after, dry=False)
-
-        return self._runner.write(work)
-
-    def prune_rest(self, before_ms: int, rollups_before_ms: int, limit: int, *, epoch: int | None = None) -> Pruned:
-        """Delete a portion of old log lines, lost workers and counters."""
-
-        def work(execute: Any) -> Pruned:
-            self._pruning.check(execute, epoch)
-            return self._pruning.rest(execute, before_ms, rollups_before_ms, limit)
-
-        return self._runner.write(work)
 
     def versions(self) -> tuple[int, int]:
         """Return the version that the schema has, 0 for none, and the newest one."""
