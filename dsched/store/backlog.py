@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dsched.model.rows import JobRow, LaneRow, ParkedRun, RunRow
 from dsched.model.run import RunState
-from dsched.store.statements import RUN, chunks, where_in
+from dsched.store.statements import RUN, beyond, chunks, where_in
 
 __all__ = ["BacklogReads"]
 
@@ -18,6 +18,7 @@ Execute = Callable[..., Any]
 
 _SPAN: Final = 20_000
 """Runs that one statement looks at to find those that are not parked."""
+_ORDER: Final = ("created_at", "run_id")
 _PIECE: Final = 128
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 
@@ -39,16 +40,15 @@ class BacklogReads:
         # The index also has those that ended; more than PENDING and RUNNING are not open.
         running = RUN.select(f"{by_status} WHERE status = {mark}")
         found = [RunRow._make(row) for row in execute(running, (RunState.RUNNING.value,)).fetchall()]
-        # Not as (x, y) > (?, ?), which MariaDB does not take for a range.
-        beyond = f" AND created_at >= {mark} AND (created_at > {mark} OR run_id > {mark})"
-        until = f" AND created_at <= {mark} AND (created_at < {mark} OR run_id <= {mark})"
+        after = f" AND {beyond(_ORDER, '>', mark)}"
+        until = f" AND {beyond(_ORDER, '<', mark, inclusive=True)}"
         pending = f"FROM run {by_status} WHERE status = {mark}"
         not_parked = " AND NOT EXISTS (SELECT 1 FROM backlog WHERE backlog.run_id = run.run_id)"
         start: list[Any] = []
         while True:
             where, values = pending, [RunState.PENDING.value, *start]
             if start:
-                where += beyond
+                where += after
             order = f"ORDER BY created_at, run_id LIMIT 1 OFFSET {_SPAN - 1}"
             end = execute(f"SELECT created_at, run_id {where} {order}", values).fetchone()
             stop = [] if end is None else [end[0], *end]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dsched.errors import EpochLost
 from dsched.model.run import RunState
 from dsched.store.interface import Pruned
-from dsched.store.statements import Bulk, chunks, where_in
+from dsched.store.statements import Bulk, beyond, chunks, where_in
 
 __all__ = ["Pruning"]
 
@@ -91,7 +91,7 @@ class Pruning:
         index, column, value = ("run_status", "status", _ENDED[lane]) if job is None else ("run_job", "job", job)
         where, values = f"{column} = {mark} AND created_at < {mark}", [value, before_ms]
         if place is not None:
-            where += f" AND created_at >= {mark} AND (created_at > {mark} OR run_id > {mark})"
+            where += f" AND {beyond(('created_at', 'run_id'), '>', mark)}"
             values += [place[0], *place]
         text = (
             f"SELECT created_at, run_id, finished_at, sharding_total, status FROM run {self._hint.format(index)}"

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from dsched.store.interface import Page
 from dsched.store.paging import Condition, Lead, Listing, check_limit
+from dsched.store.statements import beyond
 
 __all__ = ["MOST_LOOKED_AT", "Scanner"]
 
@@ -33,18 +34,11 @@ class _Clauses:
         self.texts.append(text.replace("?", self._mark))
         self.values += values
 
-    def place(self, listing: Listing[Any], place: tuple[Any, ...], *, beyond: bool, inclusive: bool) -> None:
-        """Keep what comes after (`beyond`) or before a place in the order of the list.
-
-        Spelled out, because MySQL takes no comparison of rows for a range of an index.
-        """
-        sign = "<" if listing.descending is beyond else ">"
-        last = f"{sign}=" if inclusive else sign
-        if len(place) == 1:
-            self.add(f"{listing.order[0]} {last} ?", *place)
-        else:
-            first, second = listing.order
-            self.add(f"{first} {sign}= ? AND ({first} {sign} ? OR {second} {last} ?)", place[0], *place)
+    def place(self, listing: Listing[Any], place: tuple[Any, ...], *, after: bool, inclusive: bool) -> None:
+        """Keep what comes after (`after`) or before a place in the order of the list."""
+        sign = "<" if listing.descending is after else ">"
+        self.texts.append(beyond(listing.order, sign, self._mark, inclusive=inclusive))
+        self.values += place if len(place) == 1 else (place[0], *place)
 
     def where(self) -> str:
         return f"WHERE {' AND '.join(self.texts)} " if self.texts else ""
@@ -76,7 +70,7 @@ class Scanner:
         lead, end = self._lead(execute, listing, conditions, start)
         found = self._clauses(listing, conditions, lead, start)
         if end is not None:
-            found.place(listing, end, beyond=False, inclusive=True)
+            found.place(listing, end, after=False, inclusive=True)
         for column, operator, value in conditions:
             if not _leads(lead, column, operator):
                 found.add(f"{column} {operator} ?", value)
@@ -125,7 +119,7 @@ class Scanner:
         if lead is not None and lead.also:
             found.add(lead.also)
         if start is not None:
-            found.place(listing, start, beyond=True, inclusive=False)
+            found.place(listing, start, after=True, inclusive=False)
         return found
 
     def _use(self, lead: Lead | None) -> str:

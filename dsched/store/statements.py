@@ -28,6 +28,7 @@ __all__ = [
     "WORKER",
     "Bulk",
     "Table",
+    "beyond",
     "bulk_dues",
     "bulk_insert",
     "bulk_update",
@@ -153,6 +154,19 @@ def bulk_dues(mark: str) -> Bulk:
 def where_in(head: str, column: str, mark: str, rest: str = "") -> Bulk:
     """Return the statement `head` for the rows whose `column` is one of the given values."""
     return Bulk(1, lambda rows: f"{head} WHERE {column} IN ({','.join([mark] * rows)}) {rest}".rstrip())
+
+
+def beyond(columns: Sequence[str], sign: str, mark: str, *, inclusive: bool = False) -> str:
+    """Return the condition that one or two columns are beyond a place: `sign` is `<` or `>`.
+
+    For two columns the values are those of the place with the first one twice. Spelled out, because MySQL and MariaDB
+    take no comparison of rows for a range of an index.
+    """
+    last = f"{sign}=" if inclusive else sign
+    if len(columns) == 1:
+        return f"{columns[0]} {last} {mark}"
+    first, second = columns
+    return f"{first} {sign}= {mark} AND ({first} {sign} {mark} OR {second} {last} {mark})"
 
 
 def guard_leader(mark: str) -> str:
