@@ -6,8 +6,9 @@ the engine of the current term.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
@@ -35,6 +36,8 @@ from dsched.store.interface import Page, Store
 from dsched.store.rollups import HOUR_MS, hour_of
 
 __all__ = ["CoreService", "Election", "Victory"]
+
+T = TypeVar("T")
 
 RETRY_S = 1.0
 READ_LIMIT_S = 5.0
@@ -289,7 +292,7 @@ class CoreService(Service):
                     text = f"run {run_id} has ended already: {row.status}"
                     raise Conflict(text, run=run_id, status=row.status) from None
                 # It waits in the store.
-                await self._within(Deferred.fromCoroutine(term.paging.take_in(run_id)))
+                await self._told(Deferred.fromCoroutine(term.paging.take_in(run_id)))
             else:
                 return await self._run_view(row)
 
@@ -297,16 +300,24 @@ class CoreService(Service):
 
     async def _read(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return what the store says; raises `StoreUnavailable` when that takes too long."""
-        return await self._within(self._reader.run(function, *args))
+        return await self._told(self._reader.run(function, *args))
 
-    async def _within(self, answer: Deferred[Any]) -> Any:
-        timer = self._clock.call_later(READ_LIMIT_S, answer.cancel)
+    async def _told(self, answer: Deferred[T]) -> T:
+        """Return what the store or the engine says; raises `StoreUnavailable` when that takes too long."""
+        try:
+            return await self._within(answer, READ_LIMIT_S)
+        except TimeoutError:
+            raise StoreUnavailable(f"the store did not answer within {READ_LIMIT_S:g} s; try again later") from None
+
+    async def _within(self, answer: Deferred[T], limit_s: float) -> T:
+        """Return the answer, or cancel it and raise `TimeoutError`."""
+        timer = self._clock.call_later(limit_s, answer.cancel)
         try:
             return await answer
         except CancelledError:
             if self._clock.is_pending(timer):
                 raise  # It was not our timer: whoever asked has gone.
-            raise StoreUnavailable(f"the store did not answer within {READ_LIMIT_S:g} s; try again later") from None
+            raise TimeoutError from None
         finally:
             self._clock.cancel(timer)
 
@@ -338,17 +349,8 @@ class CoreService(Service):
                 if row is None:
                     raise NotFound("run", run_id)
                 return await self._run_view(row)
-            await self._wait(waiter, left_s)
-
-    async def _wait(self, waiter: Deferred[None], limit_s: float) -> None:
-        timer = self._clock.call_later(limit_s, waiter.cancel)
-        try:
-            await waiter
-        except CancelledError:
-            if self._clock.is_pending(timer):
-                raise  # It was not our timer: whoever asked has gone.
-        finally:
-            self._clock.cancel(timer)
+            with suppress(TimeoutError):
+                await self._within(waiter, left_s)
 
     async def _run_view(self, row: RunRow) -> dict[str, Any]:
         counts: Mapping[str, Mapping[str, int]] = {}
