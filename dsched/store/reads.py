@@ -21,7 +21,7 @@ from dsched.store.checking import Findings, examine
 from dsched.store.interface import Active, Page
 from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Condition, Listing, is_storable
 from dsched.store.rollups import Counters, summed
-from dsched.store.scan import Scanner
+from dsched.store.scan import MOST_LOOKED_AT, Scanner
 from dsched.store.statements import (
     ATTEMPT,
     JOB,
@@ -55,10 +55,12 @@ class SqlReads(ABC):
 
     open_task = OPEN_TASK
     """The condition of open tasks, in words that the dialect has an index for."""
+    looks_by_index = MOST_LOOKED_AT
+    """How many rows a page of a list looks at through an index that is not the key's."""
 
     def __init__(self, mark: str, hint: str, primary: str = "") -> None:
         self._mark = mark
-        self.scanner = Scanner(mark, hint, primary)
+        self.scanner = Scanner(mark, hint, primary, self.looks_by_index)
         self._runs_by_id = where_in(RUN.select(), "run_id", mark)
         self._tasks_of_runs = where_in(TASK.select(self.by_index("schedule_job_run")), "run_id", mark)
         self._backlog = BacklogReads(mark, self.by_index)

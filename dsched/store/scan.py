@@ -2,7 +2,8 @@
 
 Filters of a list may be combined as people like, and an index for each combination would slow every write. So one index
 leads, the one that comes furthest, and the other filters are checked on the rows. A page looks at `MOST_LOOKED_AT` rows
-at most, whatever matches, and where it stops the next one begins.
+at most, whatever matches, and where it stops the next one begins; at fewer, if the database says so, through an index
+whose rows lie far apart.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ R = TypeVar("R", bound=tuple[Any, ...])
 Execute = Callable[..., Any]
 
 MOST_LOOKED_AT: Final = 10_000
-"""Entries a page."""
+"""Rows for a page."""
 
 
 class _Clauses:
@@ -45,11 +46,15 @@ class _Clauses:
 
 
 class Scanner:
-    """Reads pages in one dialect: `mark` is how it writes a parameter, `hint` how it is told which index to use, and
-    `primary` what that of the key is called."""
+    """Reads pages in one dialect.
 
-    def __init__(self, mark: str, hint: str, primary: str) -> None:
+    `mark` is how it writes a parameter, `hint` how it is told which index to use, `primary` what that of the key is
+    called, and `most_by_index` how many rows a page looks at through any other.
+    """
+
+    def __init__(self, mark: str, hint: str, primary: str, most_by_index: int = MOST_LOOKED_AT) -> None:
         self.most = MOST_LOOKED_AT
+        self.most_by_index = most_by_index
         self._mark = mark
         self._hint = hint
         self._primary = primary
@@ -96,9 +101,10 @@ class Scanner:
         best: tuple[Lead, tuple[Any, ...]] | None = None
         for lead in leads:
             found = self._clauses(listing, conditions, lead, start)
+            most = self.most_by_index if lead.index else self.most
             text = (
                 f"SELECT {', '.join(listing.order)} FROM {listing.table.name} {self._use(lead)} {found.where()}"
-                f"{_order(listing)} LIMIT 1 OFFSET {self.most - 1}"
+                f"{_order(listing)} LIMIT 1 OFFSET {most - 1}"
             )
             row = execute(text, found.values).fetchone()
             if row is None:

@@ -54,7 +54,7 @@ def fill(leader: Any, rows: Any) -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize("most", [3, 10_000])
 def test_runs_by_any_combination_of_filters(store: Store, leader: Any, rows: Any, most: int) -> None:
     if hasattr(store, "scanner"):
-        store.scanner.most = most
+        store.scanner.most = store.scanner.most_by_index = most
     runs, _ = fill(leader, rows)
     runs.sort(key=lambda row: (row.created_at, row.run_id), reverse=True)
     since, until = T + 2000, T + 7000
@@ -76,7 +76,7 @@ def test_runs_by_any_combination_of_filters(store: Store, leader: Any, rows: Any
 @pytest.mark.parametrize("most", [3, 10_000])
 def test_tasks_by_any_combination_of_filters(store: Store, leader: Any, rows: Any, most: int) -> None:
     if hasattr(store, "scanner"):
-        store.scanner.most = most
+        store.scanner.most = store.scanner.most_by_index = most
     _, tasks = fill(leader, rows)
     since, until = T + 2000, T + 7000
     for given in combinations(
