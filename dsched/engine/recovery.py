@@ -9,7 +9,7 @@ from dsched.engine.changes import Close, DueRow, job_key
 from dsched.engine.definition import job_from_definition, snapshot_of
 from dsched.engine.firing import JOB_DELETED, Firing
 from dsched.engine.membership import Membership
-from dsched.engine.retry import Refusals
+from dsched.engine.retry import Refusals, longest_retry_delay_ms
 from dsched.engine.session import Session
 from dsched.engine.split import Part
 from dsched.engine.state import State
@@ -168,8 +168,7 @@ class Recovery:
         if task.state in TERMINAL:
             return
         if task.state is TaskState.PENDING:
-            # A stored wait is cut to the longest there can be: the wall clock may have been wrong when it was written.
-            wait_ms = max(min((task.not_before_ms or 0) - now.wall_ms, 330_000), pause_s * 1000)
+            wait_ms = max(_wait_ms(task, now), pause_s * 1000)
             if wait_ms > 0:
                 task.timer = self._state.arm(now, wait_ms / 1000, self._attempts.ready, task)
             else:
@@ -251,3 +250,15 @@ class Recovery:
             self._state.wheel.cancel(task.timer)
         if task.live is not None:
             self._attempts.abandon(task.live)
+
+
+def _wait_ms(task: Task, now: Moment) -> float:
+    """Return how long a stored wait goes on.
+
+    At most for as long as it can have been from its beginning: the wall clock may have been wrong when it was written,
+    or may be wrong here.
+    """
+    if task.not_before_ms is None:
+        return 0
+    longest_ms = longest_retry_delay_ms(max(1, task.retry_count), task.run.snapshot.retry_backoff_s)
+    return min(task.not_before_ms - now.wall_ms, longest_ms)

@@ -3,7 +3,15 @@
 from random import Random
 from typing import Final
 
-__all__ = ["FIRST_REFUSAL_S", "RETRY_CAP_S", "RETRY_JITTER", "Refusals", "rejection_delay_ms", "retry_delay_ms"]
+__all__ = [
+    "FIRST_REFUSAL_S",
+    "RETRY_CAP_S",
+    "RETRY_JITTER",
+    "Refusals",
+    "longest_retry_delay_ms",
+    "rejection_delay_ms",
+    "retry_delay_ms",
+]
 
 RETRY_CAP_S: Final = 300.0
 RETRY_JITTER: Final = 0.10
@@ -27,10 +35,19 @@ def retry_delay_ms(
     It is `min(cap_s, base_s * 2 ** (failures - 1))`, then varied evenly by up to `jitter` of itself in
     either direction, so a capped wait is varied too. Raises `ValueError` where `failures` is below 1.
     """
+    delay_s = _delay_s(failures, base_s, cap_s)
+    return max(0, round(delay_s * 1000.0 * (1.0 + rng.uniform(-jitter, jitter))))
+
+
+def longest_retry_delay_ms(failures: int, base_s: float) -> int:
+    """Return the longest wait in milliseconds that `retry_delay_ms` can give."""
+    return round(_delay_s(failures, base_s, RETRY_CAP_S) * 1000.0 * (1.0 + RETRY_JITTER))
+
+
+def _delay_s(failures: int, base_s: float, cap_s: float) -> float:
     if failures < 1:
         raise ValueError(f"failures count from 1, got {failures}")
-    delay_s = min(cap_s, base_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
-    return max(0, round(delay_s * 1000.0 * (1.0 + rng.uniform(-jitter, jitter))))
+    return min(cap_s, base_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
 
 
 def rejection_delay_ms(rejections: int) -> int:

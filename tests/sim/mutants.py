@@ -169,7 +169,7 @@ MUTANTS = (
     Mutant(
         "a restart forgets waits",
         _RECOVERY,
-        "wait_ms = max(min((task.not_before_ms or 0) - now.wall_ms, 330_000), pause_s * 1000)",
+        "wait_ms = max(_wait_ms(task, now), pause_s * 1000)",
         "wait_ms = 0",
     ),
     Mutant(

@@ -145,17 +145,23 @@ def test_retries_are_counted_on_and_their_wait_goes_on() -> None:
     assert bench.tasks(run_id)[0].status == "FAILED" and bench.tasks(run_id)[0].attempt == 2
 
 
-def test_a_stored_wait_is_cut_to_the_longest_there_can_be() -> None:
+@pytest.mark.parametrize(("failures", "longest_s"), [(1, 2), (3, 8), (9, 330)])
+def test_a_stored_wait_is_cut_to_the_longest_that_it_can_be_of(failures: int, longest_s: int) -> None:
+    """Simulated seed 4883: a core whose clock was an hour behind let a wait of 4 s last 330 s."""
     bench = EngineBench()
-    bench.job()
+    bench.job(retries=failures, retry_backoff=1.5)
     worker = bench.worker()
     run_id = bench.run()
-    worker.fail(worker.requests[0])
+    for number in range(failures):
+        worker.fail(worker.requests[number])
+        while number + 1 < failures and len(worker.requests) == number + 1:
+            bench.advance(30)
+            worker.beat()
     bench.wall_ms -= 86_400_000
     bench.restart()
     worker = bench.worker()
-    for _ in range(12):
-        bench.advance(30)
+    for _ in range(longest_s):
+        bench.advance(1)
         worker.beat()
     assert worker.task_ids == [f"{run_id}:0"]
 
