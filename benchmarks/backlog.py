@@ -11,9 +11,6 @@ met.
 """
 
 import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 import threading
@@ -23,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+
+from report import Report
 
 from dsched.cli.processes import CoreProcess, WorkerProcess, wait_until
 from dsched.client import Client
@@ -114,7 +112,7 @@ def check(client: Client, ids: Sequence[str], run: int, pending: int) -> list[st
         task = client.task(f"{ids[number]}:0")
         if (task["status"], task["result"]) != ("SUCCESS", {"n": number}):
             problems.append(f"task {number} is {task['status']} with {task['result']!r}")
-    late = run + (len(ids) - run) // 2
+    late = ended + (len(ids) - ended) // 2
     for number in (waiting[place] for place in range(late, len(ids), max(1, (len(ids) - late) // SAMPLE))):
         status = client.run(ids[number])["status"]
         if status != "PENDING":
@@ -128,8 +126,7 @@ def started_s(client: Client, ids: Sequence[str]) -> float:
     return min(datetime.fromisoformat(task["started_at"]).timestamp() for task in tasks if task["started_at"])
 
 
-def measure(folder: Path, store: str | None, tasks: int, run: int) -> tuple[dict[str, Any], list[str]]:
-    figures: dict[str, Any] = {}
+def measure(report: Report, folder: Path, store: str | None, tasks: int, run: int) -> None:
     with ExitStack() as stack:
         core = stack.enter_context(CoreProcess(folder, store=store))
         core.wait_ready()
@@ -139,10 +136,10 @@ def measure(folder: Path, store: str | None, tasks: int, run: int) -> tuple[dict
         began_s = time.perf_counter()
         ids = send(core.url, tasks)
         sent_s = time.perf_counter() - began_s
-        figures["sending"] = figure(sent_s, "s")
-        figures["sent_per_s"] = figure(tasks / sent_s, "1/s")
-        figures["slowest_answer_sending"] = figure(listener.stop(), "s")
-        figures["rss_waiting"] = figure(memory_mib(core, "VmRSS"), "MiB")
+        report.add("sending", sent_s, "s")
+        report.add("sent_per_s", tasks / sent_s, "1/s")
+        report.add("slowest_answer_sending", listener.stop(), "s")
+        report.add("rss_waiting", memory_mib(core, "VmRSS"), "MiB")
         peaks = [memory_mib(core, "VmHWM")]
 
         core.kill()
@@ -150,30 +147,23 @@ def measure(folder: Path, store: str | None, tasks: int, run: int) -> tuple[dict
         core.start()
         crew = stack.enter_context(WorkerProcess(folder, "worker-1", core.address, [str(HERE / "handlers.py")]))
         wait_until(core.client.leads, READY_WITHIN_S, "the core to lead again")
-        figures["restart_to_leading"] = figure(time.time() - killed_at_s, "s")
+        report.add("restart_to_leading", time.time() - killed_at_s, "s")
         listener = Listener(core.url)
         listener.start()
         core.wait_for(lambda: core.client.pending()["pending"] < tasks, READY_WITHIN_S, "the first result")
         first_s, left = time.perf_counter(), core.client.pending()["pending"]
         core.wait_for(lambda: core.client.pending()["pending"] <= tasks - run, RUN_WITHIN_S, f"{run} results")
         ran_s, ran = time.perf_counter() - first_s, left - core.client.pending()["pending"]
-        figures["slowest_answer_running"] = figure(listener.stop(), "s")
-        figures["restart_to_first_start"] = figure(
-            started_s(core.client, ids) - killed_at_s, "s", RESTART_BUDGET_S
+        report.add("slowest_answer_running", listener.stop(), "s")
+        report.add(
+            "restart_to_first_start", started_s(core.client, ids) - killed_at_s, "s", at_most=RESTART_BUDGET_S
         )  # fmt: skip
-        figures["tasks_per_s"] = figure(ran / ran_s, "1/s")
-        figures["rss_running"] = figure(memory_mib(core, "VmRSS"), "MiB")
+        report.add("tasks_per_s", ran / ran_s, "1/s")
+        report.add("rss_running", memory_mib(core, "VmRSS"), "MiB")
         peaks.append(memory_mib(core, "VmHWM"))
-        figures["rss_peak"] = figure(max(peaks), "MiB", RSS_BUDGET_MIB)
+        report.add("rss_peak", max(peaks), "MiB", at_most=RSS_BUDGET_MIB)
         crew.stop()
-        return figures, check(core.client, ids, run, core.client.pending()["pending"])
-
-
-def figure(value: float, unit: str, at_most: float | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = {"value": round(value, 3), "unit": unit}
-    if at_most is not None:
-        told.update(budget=at_most, holds=value <= at_most)
-    return told
+        report.problems += check(core.client, ids, run, core.client.pending()["pending"])
 
 
 def main() -> int:
@@ -192,26 +182,9 @@ def main() -> int:
             server = MariaDbServer(buffer_pool_mib=512, options=["--innodb-log-file-size=256M"])
             stack.enter_context(server)
             store = server.url(server.create_database())
-        figures, problems = measure(folder, store, options.tasks, options.run)
-    report = {
-        "benchmark": "backlog",
-        "store": options.store,
-        "tasks": options.tasks,
-        "figures": figures,
-        "problems": problems,
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-        },
-    }
-    for name, told in figures.items():
-        budget = f"  (budget {told['budget']}: {'holds' if told['holds'] else 'missed'})" if "budget" in told else ""
-        print(f"{name:24} {told['value']:12,.3f} {told['unit']}{budget}")
-    for problem in problems:
-        print(f"WRONG: {problem}")
-    print(json.dumps(report))
-    return 1 if problems else 0
+        report = Report("backlog", store=options.store, tasks=options.tasks)
+        measure(report, folder, store, options.tasks, options.run)
+    return report.end()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ The last line is one JSON object. The exit code tells whether everything was ans
 import argparse
 import json
 import os
-import platform
 import sqlite3
 import sys
 import tempfile
@@ -25,6 +24,8 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from report import Report
 
 from dsched.cli.processes import CoreProcess, WorkerProcess
 from dsched.client import Client
@@ -219,9 +220,8 @@ def load(url: str, keep_on: Callable[[float], bool]) -> list[float]:
     return times[RATE:]  # the first second warms up
 
 
-def measure_pruning(folder: Path, url: str, until_ms: int) -> dict[str, dict[str, Any]]:
-    """Return the figures of a light load alone, and while the core prunes."""
-    figures: dict[str, dict[str, Any]] = {}
+def measure_pruning(report: Report, folder: Path, url: str, until_ms: int) -> None:
+    """Add the figures of a light load alone, and while the core prunes."""
     usual = 0.0
     for name, days in (("alone", 0), ("pruning", KEPT_DAYS)):
         with ExitStack() as stack:
@@ -252,20 +252,15 @@ def measure_pruning(folder: Path, url: str, until_ms: int) -> dict[str, dict[str
                 return passed_s < LOAD_S or not (state["done_s"] or passed_s > PRUNED_WITHIN_S)
 
             times = load(core.url, keep_on)
-            figures[f"result_{name}_median"] = figure(median(times), "ms")
-            figures[f"result_{name}_worst"] = figure(max(times), "ms")
+            report.add(f"result_{name}_median", median(times), "ms")
+            report.add(f"result_{name}_worst", max(times), "ms")
             if not days:
                 usual = median(times)
             else:
-                figures["pruning_delay_worst"] = figure(max(times) - usual, "ms", DELAY_BUDGET_MS)
-                figures["pruning_took"] = figure(state["done_s"], "s")
-                assert state["done_s"], "pruning did not come to its end"
-    return figures
-
-
-def figure(value: float, unit: str, budget: float | None = None) -> dict[str, Any]:
-    holds = None if budget is None else value <= budget
-    return {"value": round(value, 3), "unit": unit, "budget": budget, "holds": holds}
+                report.add("pruning_delay_worst", max(times) - usual, "ms", at_most=DELAY_BUDGET_MS)
+                report.add("pruning_took", state["done_s"], "s")
+                if not state["done_s"]:
+                    report.problems.append(f"pruning did not come to its end in {PRUNED_WITHIN_S:g} s")
 
 
 def main() -> int:
@@ -277,7 +272,7 @@ def main() -> int:
     if options.tasks < 1000:
         parser.error("--tasks must be at least 1000")
     until_ms = int(time.time() * 1000) - 60_000
-    figures: dict[str, dict[str, Any]] = {}
+    report = Report("history", store=options.store, tasks=options.tasks)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dsched-history-")))
         if options.store == "sqlite":
@@ -288,28 +283,18 @@ def main() -> int:
             server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
         began_s = time.perf_counter()
         fill(url, options.tasks, until_ms)
-        figures["filling"] = figure(time.perf_counter() - began_s, "s")
+        report.add("filling", time.perf_counter() - began_s, "s")
         if options.store == "mariadb":
             server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
         with CoreProcess(folder, name="core-lists", store=url, options=["--history-days=0"]) as core:
             core.wait_ready(60)
             for name, (path, filters) in questions(until_ms).items():
                 times = ask(core.client, path, filters)
-                figures[f"{name}_median"] = figure(median(times), "ms")
-                figures[f"{name}_worst"] = figure(max(times), "ms", LIST_BUDGET_MS)
+                report.add(f"{name}_median", median(times), "ms")
+                report.add(f"{name}_worst", max(times), "ms", at_most=LIST_BUDGET_MS)
         if not options.no_pruning:
-            figures.update(measure_pruning(folder, url, until_ms))
-    for name, told in figures.items():
-        budget = f"  (budget {told['budget']}: {'holds' if told['holds'] else 'missed'})" if told["budget"] else ""
-        print(f"{name:32} {told['value']:12,.1f} {told['unit']}{budget}")
-    machine = {
-        "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(), "platform": platform.platform(),
-    }  # fmt: skip
-    report = {
-        "benchmark": "history", "store": options.store, "tasks": options.tasks, "figures": figures, "machine": machine,
-    }  # fmt: skip
-    print(json.dumps(report))
-    return 0
+            measure_pruning(report, folder, url, until_ms)
+    return report.end()
 
 
 if __name__ == "__main__":

@@ -15,16 +15,16 @@ The last line is JSON.
 
 import argparse
 import json
-import os
-import platform
-import sqlite3
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from time import perf_counter, thread_time
+
+from report import Report
 
 from dsched.engine.changes import Batch
 from dsched.model.rows import RunRow, TaskRow
@@ -123,37 +123,21 @@ def compute_until(done: threading.Event) -> None:
             pass
 
 
-def figure(value: float, unit: str) -> dict[str, object]:
-    """Shape one figure of the report; none of these has a budget of its own."""
-    return {"value": round(value, 3), "unit": unit, "budget": None, "holds": True}
-
-
-def report(name: str, seconds: dict[str, list[float]], rows: int) -> dict[str, object]:
-    """Print one line for people and return the figures."""
+def tell(report: Report, name: str, seconds: dict[str, list[float]], rows: int) -> None:
+    """Add the figures of one case."""
     insert_s, update_s = sum(seconds["insert"]), sum(seconds["update"])
-    insert_us, update_us = (sum(seconds[f"{stage} cpu"]) / rows / 2 * 1e6 for stage in ("insert", "update"))
     commits_ms = quantiles([s * 1000 for s in seconds["insert"] + seconds["update"]], n=100)
-    renew_ms = quantiles([s * 1000 for s in seconds["renew"]], n=100)[49]
-    print(
-        f"{name:>22}: {rows / (insert_s + update_s):8.0f} tasks/s; insert {2 * rows / insert_s:8.0f} rows/s, "
-        f"update {2 * rows / update_s:8.0f} rows/s; "
-        f"thread {insert_us:.1f} and {update_us:.1f} us/row; "
-        f"commit p50 {commits_ms[49]:.2f} ms, p99 {commits_ms[98]:.2f} ms, "
-        f"renewal p50 {renew_ms:.2f} ms"
-    )
-    return {
-        f"{name}_tasks": figure(rows / (insert_s + update_s), "1/s"),
-        f"{name}_insert": figure(2 * rows / insert_s, "rows/s"),
-        f"{name}_update": figure(2 * rows / update_s, "rows/s"),
-        f"{name}_insert_cpu": figure(insert_us, "us/row"),
-        f"{name}_update_cpu": figure(update_us, "us/row"),
-        f"{name}_commit_p99": figure(commits_ms[98], "ms"),
-        f"{name}_renewal_p50": figure(renew_ms, "ms"),
-    }
+    report.add(f"{name}_tasks", rows / (insert_s + update_s), "1/s")
+    report.add(f"{name}_insert", 2 * rows / insert_s, "rows/s")
+    report.add(f"{name}_update", 2 * rows / update_s, "rows/s")
+    for stage in ("insert", "update"):
+        report.add(f"{name}_{stage}_cpu", sum(seconds[f"{stage} cpu"]) / rows / 2 * 1e6, "us/row")
+    report.add(f"{name}_commit_p50", commits_ms[49], "ms")
+    report.add(f"{name}_commit_p99", commits_ms[98], "ms")
+    report.add(f"{name}_renewal_p50", median(seconds["renew"]) * 1000, "ms")
 
 
-def main() -> None:
-    """Measure, print a table for people and one line for machines."""
+def main() -> int:
     parser = argparse.ArgumentParser(description="Rows per second in a store.")
     parser.add_argument("--batch", type=int, default=1000, help="tasks a transaction in the largest case")
     parser.add_argument("--tasks", type=int, default=30_000, help="tasks a round")
@@ -161,7 +145,7 @@ def main() -> None:
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the files go: the disk that is measured")
     parser.add_argument("--mysql", nargs="?", const="", metavar="URL", help="measure MySQL instead of SQLite")
     options = parser.parse_args()
-    figures: dict[str, object] = {}
+    report = Report("store", folder=options.folder, tasks=options.tasks)
     databases = Databases(options.mysql or None)
     kinds: dict[str, Callable[[], AbstractContextManager[Store]]] = {
         "full": lambda: sqlite(options.folder, "FULL"),
@@ -179,7 +163,7 @@ def main() -> None:
             total = max(batch, min(options.tasks, batch * 1000) // batch * batch)
             rounds = [run(make, batch, total) for _ in range(options.rounds)]
             best = min(rounds, key=lambda seconds: sum(seconds["insert"]) + sum(seconds["update"]))
-            figures |= report(f"{kind}_{batch}", best, total)
+            tell(report, f"{kind}_{batch}", best, total)
     done = threading.Event()
     busy = threading.Thread(target=compute_until, args=(done,))
     busy.start()
@@ -187,19 +171,13 @@ def main() -> None:
         total = max(options.batch, options.tasks // 3 // options.batch * options.batch)
         kind, make = next(iter(kinds.items()))
         seconds = run(make, options.batch, total)
-        figures |= report(f"{kind}_{options.batch}_busy", seconds, total)
+        tell(report, f"{kind}_{options.batch}_busy", seconds, total)
     finally:
         done.set()
         busy.join()
         databases.close()
-    machine = {
-        "cpus": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
-    }
-    print(json.dumps({"benchmark": "store", "figures": figures, "machine": machine}))
+    return report.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,9 +10,6 @@ The last line is one JSON object. The exit code tells whether every result was t
 """
 
 import argparse
-import json
-import os
-import platform
 import re
 import subprocess
 import sys
@@ -23,6 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from report import Report
 
 from dsched.cli.processes import CoreProcess, WorkerProcess, wait_until
 from dsched.client import Client
@@ -120,13 +119,6 @@ def measure_limit(tasks: int) -> float:
     return float(found[0])
 
 
-def figure(value: float, unit: str, budget: float | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = {"value": round(value, 3), "unit": unit}
-    if budget is not None:
-        told.update(budget=budget, holds=value >= budget)
-    return told
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=20_000)
@@ -141,36 +133,17 @@ def main() -> int:
     job = "noop-async" if options.is_async else "noop"
     times, problems = measure(options.tasks, options.workers, job, options.store)
     rate = options.tasks / times.storing_s
-    figures = {
-        "tasks_per_s": figure(rate, "1/s", BUDGET),
-        "sending": figure(times.sending_s, "s"),
-        "to_last_result": figure(times.storing_s, "s"),
-        "reading_back": figure(times.reading_s, "s"),
-    }
+    report = Report("throughput", tasks=options.tasks, workers=options.workers, handler=job)
+    report.problems += problems
+    report.add("tasks_per_s", rate, "1/s", at_least=BUDGET)
+    report.add("sending", times.sending_s, "s")
+    report.add("to_last_result", times.storing_s, "s")
+    report.add("reading_back", times.reading_s, "s")
     if options.with_limit:
         limit = measure_limit(options.tasks)
-        figures["limit_tasks_per_s"] = figure(limit, "1/s")
-        figures["ratio_to_limit"] = figure(rate / limit, "", LIMIT_SHARE)
-    report = {
-        "benchmark": "throughput",
-        "tasks": options.tasks,
-        "workers": options.workers,
-        "handler": job,
-        "figures": figures,
-        "problems": problems,
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-        },
-    }
-    for name, told in figures.items():
-        budget = f"  (budget {told['budget']}: {'holds' if told['holds'] else 'missed'})" if "budget" in told else ""
-        print(f"{name:20} {told['value']:12,.3f} {told['unit']}{budget}")
-    for problem in problems:
-        print(f"WRONG: {problem}")
-    print(json.dumps(report))
-    return 1 if problems else 0
+        report.add("limit_tasks_per_s", limit, "1/s")
+        report.add("ratio_to_limit", rate / limit, at_least=LIMIT_SHARE)
+    return report.end()
 
 
 if __name__ == "__main__":

@@ -11,15 +11,13 @@ The last line is JSON.
 
 import argparse
 import gc
-import json
-import os
-import platform
+import sys
 from collections import deque
 from collections.abc import Callable
 from random import Random
 from time import perf_counter
 
-import twisted
+from report import Report
 from twisted.internet import reactor
 from twisted.internet.base import ReactorBase
 
@@ -84,38 +82,22 @@ def best(measure: Callable[[int, int, int], float], options: argparse.Namespace,
     return min(measure(options.pending, options.tasks, under_way) for _ in range(options.rounds))
 
 
-def figure(value: float, unit: str, budget: float | None = None) -> dict[str, object]:
-    """Shape one figure of the report; one without a budget is there for information."""
-    holds = None if budget is None else value >= budget
-    return {"value": round(value, 3), "unit": unit, "budget": budget, "holds": holds}
-
-
-def main() -> None:
-    """Measure, print a table for people and one line for machines."""
+def main() -> int:
     parser = argparse.ArgumentParser(description="The timing wheel against callLater.")
     parser.add_argument("--pending", type=int, default=100_000, help="timers that wait all the time")
     parser.add_argument("--tasks", type=int, default=100_000, help="arms and cancels a round")
     parser.add_argument("--rounds", type=int, default=3, help="rounds; the best one counts")
     options = parser.parse_args()
-    figures: dict[str, object] = {}
-    print(f"arm + cancel with {options.pending} pending")
+    report = Report("timers", pending=options.pending, reactor=type(reactor).__name__)
     for under_way, is_judged in CASES:
         ours_us = best(wheel_us, options, under_way)
         theirs_us = best(call_later_us, options, under_way)
         ratio = theirs_us / ours_us
-        print(f"{under_way:>6} tasks under way: wheel {ours_us:.2f} us, callLater {theirs_us:.2f} us, {ratio:.1f} x")
-        figures[f"wheel_{under_way}"] = figure(ours_us, "us")
-        figures[f"call_later_{under_way}"] = figure(theirs_us, "us")
-        figures[f"ratio_{under_way}"] = figure(ratio, "x", BUDGET_RATIO if is_judged else None)
-    machine = {
-        "cpus": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "twisted": twisted.__version__,
-        "reactor": type(reactor).__name__,
-    }
-    print(json.dumps({"benchmark": "timers", "figures": figures, "machine": machine}))
+        report.add(f"wheel_{under_way}", ours_us, "us")
+        report.add(f"call_later_{under_way}", theirs_us, "us")
+        report.add(f"ratio_{under_way}", ratio, "x", at_least=BUDGET_RATIO if is_judged else None)
+    return report.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
