@@ -6,9 +6,9 @@ exception, and an untracked `callLater` outlives a shutdown; both have bitten sc
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -16,6 +16,8 @@ from twisted.logger import Logger
 from dsched.model.instant import Moment
 
 __all__ = ["Clock", "Loop"]
+
+T = TypeVar("T")
 
 
 class Loop:
@@ -102,6 +104,20 @@ class Clock:
         done: Deferred[None] = Deferred(lambda _: self.cancel(call))
         call = self.call_later(delay_s, done.callback, None)
         return done
+
+    async def within(self, answer: Deferred[T], limit_s: float) -> T:
+        """Return the answer; after `limit_s` cancel it and raise `TimeoutError`."""
+        if answer.called:
+            return await answer
+        timer = self.call_later(limit_s, answer.cancel)
+        try:
+            return await answer
+        except CancelledError:
+            if self.is_pending(timer):
+                raise  # It was not our timer: whoever asked has gone.
+            raise TimeoutError from None
+        finally:
+            self.cancel(timer)
 
     def every(
         self, interval_s: float, function: Callable[..., Any], *args: Any, name: str, at_once: bool = False

@@ -27,6 +27,7 @@ SLOW_S = 2.0
 """A commit that takes longer counts as a store that is away: nothing more is decided on top of it."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
+_TOLD_EVERY_S = 10.0
 _PAGE = 1000
 
 
@@ -62,6 +63,7 @@ class Journal:
         self._stopped = False
         self._renewal_due = False
         self._committed_at_s = clock.monotonic()
+        self._told_at_s = -_TOLD_EVERY_S
         self._idle_waiters: list[Deferred[None]] = []
         self.is_away = False
         self.batches = 0
@@ -126,13 +128,15 @@ class Journal:
 
     async def _commit(self, batch: Batch) -> None:
         """Store `batch`, however long that takes; raises `BatchRefused` or `EpochLost`."""
+        pause_s = _FIRST_PAUSE_S
         while True:
             watch = self._clock.call_later(SLOW_S, self._set_away, True)
             try:
                 await self._writer.run(self._store.commit, batch)
             except StoreUnavailable as error:
                 self._clock.cancel(watch)
-                if not await self._find_out(batch, error):
+                if not await self._find_out(batch, error, pause_s):
+                    pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                     continue
             finally:
                 self._clock.cancel(watch)
@@ -141,20 +145,24 @@ class Journal:
             self._set_away(False)
             return
 
-    async def _find_out(self, batch: Batch, error: StoreUnavailable) -> bool:
-        """Wait for the store to return and tell whether it has `batch`."""
-        text = "the store did not answer batch {number}: {error}"
-        self.log.warn(text, number=batch.number, error=error.message)  # noqa: G010
-        leader = await self._persist(self._writer, self._store.leader, after_failure=True)
+    async def _find_out(self, batch: Batch, error: StoreUnavailable, pause_s: float) -> bool:
+        """Wait for the store to return, at least `pause_s`, and tell whether it has `batch`.
+
+        A store may answer reads and yet take nothing, with a full disk or as a copy that only reads: so the pauses of
+        one batch grow.
+        """
+        now_s = self._clock.monotonic()
+        if now_s - self._told_at_s >= _TOLD_EVERY_S:
+            self._told_at_s = now_s
+            text = "the store did not answer batch {number}: {error}"
+            self.log.warn(text, number=batch.number, error=error.message)  # noqa: G010
+        leader = await self._persist(self._writer, self._store.leader, pause_s=pause_s)
         if leader.epoch != batch.epoch or leader.batch not in (batch.number, batch.number - 1):
             raise EpochLost(f"epoch {leader.epoch} leads, batch {leader.batch}; this was {batch.epoch}")
         return bool(leader.batch == batch.number)
 
-    async def _persist(
-        self, threads: Threads, read: Callable[..., Any], *args: Any, after_failure: bool = False
-    ) -> Any:
+    async def _persist(self, threads: Threads, read: Callable[..., Any], *args: Any, pause_s: float = 0.0) -> Any:
         """Return what the store says, however long it is away; `EpochLost` when the term ends meanwhile."""
-        pause_s = _FIRST_PAUSE_S if after_failure else 0.0
         while not self._stopped:
             if pause_s:
                 self._set_away(True)

@@ -40,6 +40,7 @@ __all__ = ["CoreService", "Election", "Victory"]
 T = TypeVar("T")
 
 RETRY_S = 1.0
+LONGEST_RETRY_S = 30.0
 READ_LIMIT_S = 5.0
 """How long a request waits for one look into the store, its turn included."""
 
@@ -156,6 +157,7 @@ class CoreService(Service):
             self.started.errback(error)
             return
         self.started.callback(None)
+        pause_s = RETRY_S
         while self.running:
             try:
                 victory = await self._election.campaign(self._see_leader)
@@ -165,6 +167,14 @@ class CoreService(Service):
                 self.log.warn("the store is away, this core cannot lead yet: {error}", error=error.message)  # noqa: G010
                 await self._clock.sleep(RETRY_S)
                 continue
+            except Exception:
+                # Whatever it was, a core that gives up and goes on listening helps nobody: the next try reads anew.
+                self._follows = False
+                self.log.failure("this core cannot lead; it tries again in {pause_s:g} s", pause_s=pause_s)
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+                continue
+            pause_s = RETRY_S
             reason = await term.ended
             self.log.error("the term {epoch} has ended: {reason}", epoch=self._leader.epoch, reason=str(reason))
             self._end_term(reason)
@@ -223,7 +233,9 @@ class CoreService(Service):
     def _leading(self) -> Term:
         if self._term is None:
             leader = self.leader()
-            where = leader["admin_url"] or leader["address"]
+            # It may be this core itself that led, or is about to.
+            known = leader["address"] != self._address
+            where = (leader["admin_url"] or leader["address"]) if known else None
             text = f"this core does not lead; {where} does" if where else "this core does not lead, nor knows who does"
             raise NotLeader(text, leader=leader)
         return self._term
@@ -305,21 +317,9 @@ class CoreService(Service):
     async def _told(self, answer: Deferred[T]) -> T:
         """Return what the store or the engine says; raises `StoreUnavailable` when that takes too long."""
         try:
-            return await self._within(answer, READ_LIMIT_S)
+            return await self._clock.within(answer, READ_LIMIT_S)
         except TimeoutError:
             raise StoreUnavailable(f"the store did not answer within {READ_LIMIT_S:g} s; try again later") from None
-
-    async def _within(self, answer: Deferred[T], limit_s: float) -> T:
-        """Return the answer, or cancel it and raise `TimeoutError`."""
-        timer = self._clock.call_later(limit_s, answer.cancel)
-        try:
-            return await answer
-        except CancelledError:
-            if self._clock.is_pending(timer):
-                raise  # It was not our timer: whoever asked has gone.
-            raise TimeoutError from None
-        finally:
-            self._clock.cancel(timer)
 
     async def job(self, name: str) -> dict[str, Any]:
         """Return a job."""
@@ -350,7 +350,7 @@ class CoreService(Service):
                     raise NotFound("run", run_id)
                 return await self._run_view(row)
             with suppress(TimeoutError):
-                await self._within(waiter, left_s)
+                await self._clock.within(waiter, left_s)
 
     async def _run_view(self, row: RunRow) -> dict[str, Any]:
         counts: Mapping[str, Mapping[str, int]] = {}

@@ -157,7 +157,7 @@ class Term:
             if self._timer_at_s <= deadline_s:
                 return  # It fires early and arms itself again: cheaper than to move it each time.
             self._clock.cancel(self._timer)
-        self._timer_at_s = deadline_s
+        self._timer_at_s = max(deadline_s, self._clock.monotonic())
         # Never nothing: what rounding leaves of a wait would be waited for again and again.
         self._timer = self._clock.call_later(max(0.000_001, deadline_s - self._clock.monotonic()), self._tick)
 

@@ -64,8 +64,11 @@ class Attempts:
             key = response.task_id.rpartition(":")[0] or None
             is_open = is_stale and response.success and self._goes_on(response.task_id)
             self._state.effects.append(Ack(session.session_id, response.task_id, number, key, is_open))
-        if attempt is not None and not response.still_running:
-            attempt.session.remove(attempt)
+        if attempt is not None:
+            if response.still_running:
+                attempt.outlived = True
+            else:
+                attempt.session.remove(attempt)
         if attempt is None or attempt.closed:
             self._stale(session, response, attempt, number, now)
         else:
@@ -156,7 +159,8 @@ class Attempts:
 
     def lost(self, attempt: Attempt, now: Moment) -> None:
         """The worker is gone: rescue the task."""
-        text = f"worker {attempt.session.worker_id} was lost"
+        end = "stopped before this had ended" if attempt.session.left else "was lost"
+        text = f"worker {attempt.session.worker_id} {end}"
         self.fail(attempt, Outcome.LOST, text, now, retryable=True)
 
     def give_back(self, attempt: Attempt, outcome: Outcome, message: str, now: Moment) -> None:
@@ -175,10 +179,10 @@ class Attempts:
         self._state.touch_task(task)
         self.dispatcher.place(task, now)
 
-    def _avoid(self, task: Task, worker_id: str, now: Moment) -> None:
+    def _avoid(self, task: Task, worker_id: str, now: Moment, delay_ms: int = 0) -> None:
         avoid = task.avoid = task.avoid or {}
         rejections = avoid[worker_id][1] + 1 if worker_id in avoid else 1
-        avoid[worker_id] = (now.mono_s + rejection_delay_ms(rejections) / 1000, rejections)
+        avoid[worker_id] = (now.mono_s + (delay_ms + rejection_delay_ms(rejections)) / 1000, rejections)
 
     def fail(
         self,
@@ -209,6 +213,9 @@ class Attempts:
                 delay_ms = 0
             else:
                 delay_ms = retry_delay_ms(task.retry_count, snapshot.retry_backoff_s, self._state.rng)
+            if attempt.outlived:
+                # Where a handler has just hung it may hang again: others come first, but that worker before nobody.
+                self._avoid(task, attempt.session.worker_id, now, delay_ms)
             self._state.touch_task(task)
             self.wait_until(task, now, delay_ms)
             return

@@ -170,8 +170,9 @@ class Dispatcher:
     def _takes(self, session: Session, task: Task, now: Moment) -> bool:
         if not task.attempt:
             return True
-        # A worker rejects a task of which it still runs an older attempt; a plain one queues it behind.
-        if not session.plain and task.task_id in session.in_flight:
+        # A worker rejects a task of which an older attempt is open there; a plain one queues it behind.
+        older = None if session.plain else session.in_flight.get(task.task_id)
+        if older is not None and not older.outlived:
             return False
         return not task.avoid or task.avoid.get(session.worker_id, _NEVER)[0] <= now.mono_s
 

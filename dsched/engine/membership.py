@@ -275,6 +275,7 @@ class Membership:
         self.sessions.pop(session.session_id, None)
         self._disarm(session)
         # First, so that nothing which was held for it is placed on it again.
+        session.left = session.state is SessionState.DRAINING
         session.state = SessionState.LOST
         self._dispatcher.leave(session, now)
         if self.workers.get(session.worker_id) is session:

@@ -30,11 +30,12 @@ class Attempt:
     """One try of a task on one session. `closed` is set once the core has decided how it ended, whatever the worker
     says.
 
-    A closed attempt stays with its session, and keeps its slot there, until the worker reports its end. `older` is an
-    earlier attempt of the same task on the same session that is still unanswered.
+    A closed attempt stays with its session, and keeps its slot there, until the worker reports its end. It is
+    `outlived` once the worker has told that its handler goes on after its timeout. `older` is an earlier attempt of the
+    same task on the same session that is still unanswered.
     """
 
-    __slots__ = ("closed", "fence", "number", "older", "session", "started", "task", "timer")
+    __slots__ = ("closed", "fence", "number", "older", "outlived", "session", "started", "task", "timer")
 
     def __init__(self, task: Task, number: int, fence: int, session: "Session", older: "Attempt | None" = None) -> None:
         self.task = task
@@ -44,6 +45,7 @@ class Attempt:
         self.older = older
         self.started = False
         self.closed = False
+        self.outlived = False
         self.timer: Any = None
 
 
@@ -65,6 +67,7 @@ class Session:
         "incarnation",
         "last_frame_s",
         "last_seen_ms",
+        "left",
         "load",
         "pinged",
         "plain",
@@ -112,6 +115,7 @@ class Session:
         self.last_frame_s = now_s
         self.pinged = False
         self.timer: Any = None
+        self.left = False  # it was draining when its connection went
         self.takeover: Session | None = None  # another process that wants this worker id
         self.sent_bytes = 0  # dispatched since the transport last took what there was
         self.writable = True

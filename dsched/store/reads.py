@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
+from dsched.errors import StoreUnavailable
 from dsched.model.rows import (
     AttemptRow,
     JobRow,
@@ -37,7 +38,7 @@ from dsched.store.statements import (
     where_in,
 )
 
-__all__ = ["SqlReads"]
+__all__ = ["SqlReads", "leader_row"]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 Execute = Callable[..., Any]
@@ -82,7 +83,7 @@ class SqlReads(ABC):
     def leader(self) -> LeaderRow:
         """Return the leader row."""
         with self.reading() as execute:
-            return LeaderRow._make(execute(LEADER.select()).fetchone())
+            return leader_row(execute(LEADER.select()).fetchone())
 
     def load_active(self) -> Active:
         """Return every job, every run that is neither terminal nor in the backlog, and what is in the backlog."""
@@ -246,6 +247,13 @@ class SqlReads(ABC):
     ) -> Page[R]:
         with self.reading() as execute:
             return self.scanner.read(execute, listing, limit, cursor, filters, within)
+
+
+def leader_row(row: tuple[Any, ...] | None) -> LeaderRow:
+    """Return the leader row; raises `StoreUnavailable` where somebody has deleted it, until it is back."""
+    if row is None:
+        raise StoreUnavailable("the table leader is empty: restore its row, or delete and restore the whole database")
+    return LeaderRow._make(row)
 
 
 def _fetch(execute: Execute, table: Table[R], text: str, values: Sequence[Any] = ()) -> list[R]:

@@ -9,7 +9,7 @@ from dsched.errors import EpochLost
 from dsched.model.rows import LeaderRow
 from dsched.store.interface import Pruned
 from dsched.store.pruning import Pruning
-from dsched.store.reads import SqlReads
+from dsched.store.reads import SqlReads, leader_row
 from dsched.store.statements import LEADER
 from dsched.store.writes import Writes
 
@@ -43,7 +43,7 @@ class SqlStore(SqlReads):
         """Raise the epoch by one if the row is as `seen`, else return None."""
 
         def take(execute: Execute) -> LeaderRow | None:
-            now = LeaderRow._make(execute(LEADER.select(self.locking)).fetchone())
+            now = leader_row(execute(LEADER.select(self.locking)).fetchone())
             if (now.epoch, now.renewal) != (seen.epoch, seen.renewal):
                 return None
             highest_id = execute("SELECT coalesce(max(job_id), 0) FROM schedule_job").fetchone()[0]

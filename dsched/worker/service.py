@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from random import Random
 
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
@@ -81,23 +81,15 @@ class WorkerService(Service):
     async def _leave(self) -> None:
         session = self.session
         session.drain("stopping")
-        if not await self._within(session.slots.when_idle(), self.settings.drain_s):
-            self.log.warn("{count} attempts still run, asking them to stop", count=len(session.slots.attempts))  # noqa: G010
+        try:
+            await self._clock.within(session.slots.when_idle(), self.settings.drain_s)
+        except TimeoutError:
+            count = sum(1 for _ in session.slots.unreported())
+            self.log.warn("{count} attempts still run, asking them to stop", count=count)  # noqa: G010
             session.slots.ask_all_to_stop()
-        if not await self._within(session.when_flushed(), FLUSH_S):
+        try:
+            await self._clock.within(session.when_flushed(), FLUSH_S)
+        except TimeoutError:
             self.log.warn("{count} results were not confirmed", count=session.ledger.unconfirmed)  # noqa: G010
         await self._client.stop()
         session.stop()
-
-    async def _within(self, waiting: Deferred[None], limit_s: float) -> bool:
-        """Wait for something, but not longer than `limit_s`; tell whether it came."""
-        if waiting.called:
-            return True
-        timer = self._clock.call_later(limit_s, waiting.cancel)
-        try:
-            await waiting
-        except CancelledError:
-            return False
-        finally:
-            self._clock.cancel(timer)
-        return True

@@ -237,8 +237,13 @@ class Session:
         if self.state is not SessionState.RESUMING:
             return
         if ack.epoch < self.epoch:
-            self._give_up(ProtocolError(f"the core's epoch {ack.epoch} is over, {self.epoch} was seen already"))
-            return
+            # A core whose epoch is over cannot commit, and this answer came out of a commit that began after the
+            # question: so its store counts epochs of its own. It was restored from a copy, or is a new one.
+            self.log.warn(  # noqa: G010
+                "this core leads epoch {epoch} though {highest} was seen: its store is another one, or an older copy",
+                epoch=ack.epoch,
+                highest=self.epoch,
+            )
         self.epoch = ack.epoch
         self.state = SessionState.READY
         self._contact.resumed()

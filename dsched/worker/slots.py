@@ -58,7 +58,7 @@ class Slots:
     ) -> None:
         self.size = size
         self.attempts: dict[str, Attempt] = {}
-        """Everything that waits or runs, by task id; also what is closed and has not returned."""
+        """The newest attempt of each task that waits or runs; also what is closed and has not returned."""
         self._worker_id = worker_id
         self._handlers = handlers
         self._clock = clock
@@ -86,8 +86,8 @@ class Slots:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing waits or runs."""
-        return not self.attempts
+        """Tell whether nothing waits or runs but handlers that have outlived their timeout."""
+        return all(attempt.closed for attempt in self.attempts.values())
 
     def unreported(self) -> Iterator[Attempt]:
         """Iterate over the attempts whose end is yet to be reported."""
@@ -98,13 +98,15 @@ class Slots:
     def take(self, request: Request) -> Response | None:
         """Put a request into the queue; return the rejection if it cannot be taken.
 
-        The attempt that is already here, sent again, is left alone.
+        The attempt that is already here, sent again, is left alone. One that has timed out and not returned holds its
+        slot, but is no reason against the next.
         """
         known = self.attempts.get(request.task_id)
         if known is not None:
             if known.request.attempt == request.attempt:
                 return None
-            return results.rejected(request, f"already running attempt {known.request.attempt}")
+            if not known.closed:
+                return results.rejected(request, f"already running attempt {known.request.attempt}")
         declaration = self._handlers.get(request.handler)
         if declaration is None:
             return results.rejected(request, f"this worker has no handler {request.handler!r}")
@@ -161,7 +163,7 @@ class Slots:
         self._report()
 
     def when_idle(self) -> Deferred[None]:
-        """Return a Deferred that fires when nothing waits or runs."""
+        """Return a Deferred that fires when nothing waits or runs whose end is yet to be reported."""
         if self.is_idle:
             return succeed(None)
         waiter: Deferred[None] = Deferred()
@@ -240,7 +242,8 @@ class Slots:
         self._forget(attempt)
 
     def _forget(self, attempt: Attempt) -> None:
-        del self.attempts[attempt.request.task_id]
+        if self.attempts.get(attempt.request.task_id) is attempt:
+            del self.attempts[attempt.request.task_id]
 
     def _report(self) -> None:
         if self._is_pumping:
@@ -251,7 +254,7 @@ class Slots:
         if self._released:
             released, self._released = self._released, []
             self._on_released(released)
-        if not self.attempts and self._idle_waiters:
+        if self._idle_waiters and self.is_idle:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
                 waiter.callback(None)

@@ -17,6 +17,7 @@ from dsched.store.mysql.faults import DRIVER_ERRORS, refusal
 from dsched.store.mysql.runner import Runner
 from dsched.store.mysql.schema import migrate, needs_migration, schema_version
 from dsched.store.mysql.statements import MARK, MySqlWrites
+from dsched.store.reads import leader_row
 from dsched.store.sql_store import SqlStore
 from dsched.store.statements import LEADER
 
@@ -158,7 +159,7 @@ class MySqlStore(SqlStore):
             return super().leader()
 
         def read(execute: Any) -> LeaderRow:
-            return LeaderRow._make(execute(LEADER.select(self.locking)).fetchone())
+            return leader_row(execute(LEADER.select(self.locking)).fetchone())
 
         row = self._runner.write(read)
         self._runner.is_unsure = False

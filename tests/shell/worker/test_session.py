@@ -320,14 +320,16 @@ class Joining(SessionCase):
         self.assertTrue(line.is_closed)
         self.assertEqual(self.ready, 0)
 
-    def test_a_core_of_an_older_epoch_is_left(self) -> None:
+    def test_a_core_whose_store_counts_epochs_anew_is_followed(self) -> None:
+        """Its store was replaced, or restored from a copy: a core whose epoch is over cannot answer RESUME."""
         line = self.connect()
         line.join(epoch=5)
         line.peer.abort()
         again = self.connect()
-        again.join(epoch=4)
-        self.assertTrue(again.is_closed)
-        self.assertEqual(self.ready, 1)
+        again.join(epoch=1)
+        again.say(request(0, "echo", epoch=1))
+        self.assertEqual(self.outcomes(again), [(task(0), "SUCCESS")])
+        self.assertEqual((self.session.epoch, self.ready), (1, 2))
 
     def test_frames_of_unknown_types_and_broken_bodies_are_ignored(self) -> None:
         line = self.joined()
@@ -512,22 +514,35 @@ class Ending(SessionCase):
         self.gates.open[task(2)].callback(1)
         self.assertEqual(self.outcomes(line), [(task(0), "SUCCESS"), (task(2), "SUCCESS")])
 
-    def test_who_outlives_its_timeout_keeps_its_slot_and_its_task(self) -> None:
+    def test_who_outlives_its_timeout_keeps_its_slot_but_not_its_task(self) -> None:
         line = self.joined()
         line.say(request(0, "stubborn", timeout=1), request(1))
         self.pass_time(1.1)
         self.assertEqual(self.outcomes(line), [(task(0), "TIMEOUT")])
         line.say(ResultAcks([(task(0), 1)]), request(0, attempt=2), request(2))
-        [response] = self.responses(line)
-        self.assertEqual((response.attempt, response.message), (2, "already running attempt 1"))
+        self.assertEqual(self.responses(line), [])
         self.assertEqual(self.gates.begun, [task(0), task(1), task(0)])  # Its second time in the loop.
-        self.gates.open[task(0)].callback("late")
+        stubborn = self.gates.open[task(0)]
+        self.gates.open[task(1)].callback(None)
+        self.assertEqual(self.outcomes(line), [(task(1), "SUCCESS")])
+        # Both attempts of the task are here now, the old one and the new one.
+        self.assertEqual(self.gates.begun[3:], [task(0)])
+        self.assertFalse(self.session.slots.is_idle)
+        self.gates.open[task(0)].callback("again")
+        [response] = self.responses(line)
+        self.assertEqual((response.task_id, response.attempt, response.outcome), (task(0), 2, "SUCCESS"))
+        self.assertEqual(self.gates.begun[4:], [task(2)])
+        stubborn.callback("late")
         [released] = self.responses(line)
         self.assertEqual((released.task_id, released.attempt, released.outcome), (task(0), 1, "CANCELLED"))
-        self.assertEqual(self.gates.begun[3:], [task(2)])
-        line.say(request(0, "echo", attempt=3))
-        self.gates.open[task(1)].callback(None)
-        self.assertIn((task(0), "SUCCESS"), self.outcomes(line))
+
+    def test_who_has_outlived_its_timeout_is_not_waited_for(self) -> None:
+        line = self.joined()
+        line.say(request(0, "stubborn", timeout=1))
+        self.assertFalse(self.session.slots.is_idle)
+        self.pass_time(1.1)
+        self.assertTrue(self.session.slots.is_idle)
+        self.assertTrue(self.session.slots.when_idle().called)
 
     def test_with_all_slots_stuck_nothing_waits_here(self) -> None:
         line = self.joined()

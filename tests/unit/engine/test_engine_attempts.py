@@ -370,3 +370,59 @@ def test_a_handler_that_outlives_its_timeout_holds_its_slot_until_it_returns() -
     assert len(worker.requests) == 2
     assert bench.status(second) == "RUNNING"
     assert bench.stale(f"{first}:0") == 0
+
+
+def outlive(bench: EngineBench, worker: BenchWorker) -> None:
+    """Let the newest request of a worker start, time out, and hang on."""
+    request = worker.requests[-1]
+    worker.start(request)
+    bench.advance(1.0)
+    worker.answer(request, success=False, outcome="TIMEOUT", still_running=True)
+
+
+def test_a_task_that_hung_goes_to_another_worker_first() -> None:
+    bench = EngineBench()
+    workers = [bench.worker("w1", slots=2), bench.worker("w2", slots=2)]
+    bench.job(retries=2, timeout=1, retry_backoff=0)
+    bench.run()
+    [first] = [worker for worker in workers if worker.requests]
+    [second] = [worker for worker in workers if not worker.requests]
+    outlive(bench, first)
+    assert [len(worker.requests) for worker in (first, second)] == [1, 1]
+
+
+def test_a_task_that_hung_goes_back_to_its_worker_before_it_waits_for_ever() -> None:
+    """A newcomer's task stayed PENDING, with a free slot, for as long as its old attempt did not return."""
+    bench = EngineBench()
+    worker = bench.worker(slots=3)
+    bench.job(retries=2, timeout=1, retry_backoff=4)
+    run_id = bench.run()
+    outlive(bench, worker)
+    bench.advance(10)
+    assert len(worker.requests) == 1
+    bench.advance(5)
+    assert [request.attempt for request in worker.requests] == [1, 2]
+    outlive(bench, worker)
+    bench.advance(30)
+    worker.beat()
+    outlive(bench, worker)
+    assert bench.status(run_id) == "FAILED"
+    assert bench.task(f"{run_id}:0").attempt == 3
+    # All three come back late: each frees its slot and changes nothing.
+    for request in worker.requests:
+        worker.answer(request, success=False, outcome="CANCELLED")
+    assert bench.stale(f"{run_id}:0") == 0
+    bench.run(shards=3)
+    assert len(worker.requests) == 6
+
+
+def test_who_stopped_before_its_task_had_ended_is_said_to_have_stopped() -> None:
+    bench = EngineBench()
+    worker = bench.worker()
+    bench.job(retries=0)
+    run_id = bench.run()
+    worker.start(worker.requests[0])
+    worker.drain()
+    worker.close()
+    bench.advance(5)
+    assert bench.task(f"{run_id}:0").error_msg == "worker w1 stopped before this had ended"
