@@ -28,6 +28,8 @@ SLOW_S = 2.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _TOLD_EVERY_S = 10.0
+_FULL_BYTES = 16 * 1024 * 1024
+"""A batch may gather results of so many bytes; larger ones would keep the store for longer than it may seem away."""
 _PAGE = 1000
 
 
@@ -65,6 +67,8 @@ class Journal:
         self._committed_at_s = clock.monotonic()
         self._told_at_s = -_TOLD_EVERY_S
         self._idle_waiters: list[Deferred[None]] = []
+        self._room_waiters: list[Callable[[], None]] = []
+        self._gathered_bytes = 0
         self.is_away = False
         self.batches = 0
         self._loop = clock.every(RENEW_S / 3, self._renew, name="renew leadership")
@@ -85,10 +89,29 @@ class Journal:
             done.callback(None)
         return done
 
+    def gathered(self, size: int) -> None:
+        """The next batch has got results of so many bytes."""
+        self._gathered_bytes += size
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether the next batch should get no more results until the present one is stored."""
+        return self._busy and not self.is_away and self._gathered_bytes >= _FULL_BYTES
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call `call` once the next batch is taken, or the store is away, or the term is over."""
+        self._room_waiters.append(call)
+
+    def _make_room(self) -> None:
+        waiters, self._room_waiters = self._room_waiters, []
+        for waiter in waiters:
+            self._clock.call_later(0, waiter)
+
     def stop(self) -> None:
         """Commit nothing more; what is under way may still succeed."""
         self._stopped = True
         self._loop.stop()
+        self._make_room()
 
     def _renew(self) -> None:
         if self._clock.monotonic() - self._committed_at_s >= RENEW_S * 2 / 3:
@@ -108,6 +131,8 @@ class Journal:
         while not self._stopped and (self._renewal_due or self._engine.has_changes()):
             batch, effects, units = self._engine.take_batch(self._clock.moment(), force=self._renewal_due)
             self._renewal_due = False
+            self._gathered_bytes = 0
+            self._make_room()
             if batch is not None:
                 try:
                     await self._commit(batch)
@@ -122,6 +147,7 @@ class Journal:
 
     def _settle(self) -> None:
         self._busy = False
+        self._make_room()
         waiters, self._idle_waiters = self._idle_waiters, []
         for waiter in waiters:
             waiter.callback(None)
@@ -176,6 +202,7 @@ class Journal:
     def _set_away(self, away: bool) -> None:
         if away is not self.is_away:
             self.is_away = away
+            self._make_room()
             self._tell_away(away)
 
     async def _commit_parts(

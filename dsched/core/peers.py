@@ -74,8 +74,10 @@ class Peers:
             return
         term.engine.seen(known.session_id, self._clock.moment())
         responses: list[ResponseIn] = []
+        size = 0
         for kind, _, body in frames:
             if kind == MessageType.RESPONSE and peer.is_registered:
+                size += len(body)
                 response = self._response(peer, known, body)
                 if response is not None:
                     responses.append(response)
@@ -86,7 +88,12 @@ class Peers:
             self._take(term, peer, known, kind, body)
         if responses:
             term.tell(term.engine.results, known.session_id, responses)
+        term.journal.gathered(size)
         term.after_event()
+        if term.journal.is_full:
+            # The rest waits in the socket, and its worker with it.
+            peer.pause_reading()
+            term.journal.when_room(peer.resume_reading)
 
     def protocol_failed(self, peer: FramedProtocol, error: ProtocolError) -> None:
         """Tell a worker with features what was wrong with its bytes; plain ones get no error frame."""

@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from dsched.clock import Clock
 from dsched.core.api import Stats
+from dsched.core.looks import Looks
 from dsched.core.peers import Peers
 from dsched.core.pruning import Pruner
 from dsched.core.term import Term
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0
-READ_LIMIT_S = 5.0
+LOOK_AGAIN_S = 0.5
 """How long a request waits for one look into the store, its turn included."""
 
 
@@ -91,6 +92,7 @@ class CoreService(Service):
         self._store = store
         self._writer = writer
         self._reader = reader
+        self._looks = Looks(reader, clock)
         self._election = election
         self._endpoint = endpoint
         self._settings = settings
@@ -167,6 +169,8 @@ class CoreService(Service):
                 self.log.warn("the store is away, this core cannot lead yet: {error}", error=error.message)  # noqa: G010
                 await self._clock.sleep(RETRY_S)
                 continue
+            except CancelledError:
+                raise  # This core is stopping.
             except Exception:
                 # Whatever it was, a core that gives up and goes on listening helps nobody: the next try reads anew.
                 self._follows = False
@@ -285,7 +289,7 @@ class CoreService(Service):
     async def _stored(self, run_ids: Sequence[str]) -> dict[str, RunRow]:
         if not run_ids:
             return {}
-        rows = await self._read(self._store.runs_by_id, run_ids)
+        rows = await self._looks.read(self._store.runs_by_id, run_ids)
         return {row.run_id: row for row in rows}
 
     async def cancel_run(self, run_id: str) -> dict[str, Any]:
@@ -297,40 +301,29 @@ class CoreService(Service):
             except NotFound:
                 # There never was one, or it has ended, or ends in a commit that is under way and may yet be refused.
                 await term.journal.settled()
-                row = await self._read(self._store.run, run_id)
+                row = await self._looks.read(self._store.run, run_id)
                 if row is None:
                     raise NotFound("run", run_id) from None
                 if RunState(row.status).is_terminal:
                     text = f"run {run_id} has ended already: {row.status}"
                     raise Conflict(text, run=run_id, status=row.status) from None
                 # It waits in the store.
-                await self._told(Deferred.fromCoroutine(term.paging.take_in(run_id)))
+                await self._looks.told(Deferred.fromCoroutine(term.paging.take_in(run_id)))
             else:
                 return await self._run_view(row)
 
     # -- reads
 
-    async def _read(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what the store says; raises `StoreUnavailable` when that takes too long."""
-        return await self._told(self._reader.run(function, *args))
-
-    async def _told(self, answer: Deferred[T]) -> T:
-        """Return what the store or the engine says; raises `StoreUnavailable` when that takes too long."""
-        try:
-            return await self._clock.within(answer, READ_LIMIT_S)
-        except TimeoutError:
-            raise StoreUnavailable(f"the store did not answer within {READ_LIMIT_S:g} s; try again later") from None
-
     async def job(self, name: str) -> dict[str, Any]:
         """Return a job."""
-        row = await self._read(self._store.job, name)
+        row = await self._looks.read(self._store.job, name)
         if row is None:
             raise NotFound("job", name)
         return job_view(row)
 
     async def jobs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List jobs."""
-        page = await self._read(self._store.jobs, limit, cursor, filters)
+        page = await self._looks.read(self._store.jobs, limit, cursor, filters)
         return {"items": [job_view(row) for row in page.items], "next": page.next}
 
     async def run(self, run_id: str, wait_s: float) -> dict[str, Any]:
@@ -340,61 +333,67 @@ class CoreService(Service):
             # The wait begins before the look, so that an end in between is not missed.
             term = self._term
             waiter = term.wait_for_run(run_id) if term is not None and wait_s > 0 else None
-            row = await self._read(self._store.run, run_id)
+            row = await self._looks.read(self._store.run, run_id)
             left_s = deadline_s - self._clock.monotonic()
-            if row is None or RunState(row.status).is_terminal or left_s <= 0 or waiter is None:
+            if row is None or RunState(row.status).is_terminal or left_s <= 0:
                 if waiter is not None and not waiter.called:
                     waiter.addErrback(lambda _: None)
                     waiter.cancel()
                 if row is None:
                     raise NotFound("run", run_id)
                 return await self._run_view(row)
+            if not self.running:
+                raise StoreUnavailable("this core is stopping; ask again")
+            if waiter is None:
+                # Only the leader hears of an end.
+                await self._clock.sleep(min(left_s, LOOK_AGAIN_S))
+                continue
             with suppress(TimeoutError):
                 await self._clock.within(waiter, left_s)
 
     async def _run_view(self, row: RunRow) -> dict[str, Any]:
         counts: Mapping[str, Mapping[str, int]] = {}
         if row.counts is None:
-            counts = await self._read(self._store.task_counts, [row.run_id])
+            counts = await self._looks.read(self._store.task_counts, [row.run_id])
         return run_view(row, counts.get(row.run_id, {}))
 
     async def runs(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List runs, newest first."""
-        page = await self._read(self._store.runs, limit, cursor, filters)
+        page = await self._looks.read(self._store.runs, limit, cursor, filters)
         open_ids = [row.run_id for row in page.items if row.counts is None]
-        counts = await self._read(self._store.task_counts, open_ids) if open_ids else {}
+        counts = await self._looks.read(self._store.task_counts, open_ids) if open_ids else {}
         return {"items": [run_view(row, counts.get(row.run_id, {})) for row in page.items], "next": page.next}
 
     async def tasks(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List the tasks of a run by shard item."""
-        if await self._read(self._store.run, run_id) is None:
+        if await self._looks.read(self._store.run, run_id) is None:
             raise NotFound("run", run_id)
-        page = await self._read(self._store.tasks_of, run_id, limit, cursor, filters)
+        page = await self._looks.read(self._store.tasks_of, run_id, limit, cursor, filters)
         return await self._task_page(page)
 
     async def all_tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> dict[str, Any]:
         """List tasks of all runs, newest first."""
-        return await self._task_page(await self._read(self._store.tasks, limit, cursor, filters))
+        return await self._task_page(await self._looks.read(self._store.tasks, limit, cursor, filters))
 
     async def _task_page(self, page: Page[TaskRow]) -> dict[str, Any]:
         tried = [row.task_id for row in page.items if _has_attempts(row)]
-        attempts = await self._read(self._store.attempts_of, tried) if tried else {}
+        attempts = await self._looks.read(self._store.attempts_of, tried) if tried else {}
         return {"items": [task_view(row, attempts.get(row.task_id, ())) for row in page.items], "next": page.next}
 
     async def stats(self, hours: int, job: str | None) -> Stats:
         """Return the counters of the last `hours` hours, the one under way included."""
         until_ms = hour_of(self._clock.wall_ms()) + HOUR_MS
         since_ms = max(0, until_ms - hours * HOUR_MS)
-        counters = await self._read(self._store.stats, since_ms, until_ms, job)
-        open_counts = await self._read(self._store.open_counts) if job is None else None
+        counters = await self._looks.read(self._store.stats, since_ms, until_ms, job)
+        open_counts = await self._looks.read(self._store.open_counts) if job is None else None
         return stats_view(counters, since_ms, until_ms, job, open_counts)
 
     async def task(self, task_id: str) -> dict[str, Any]:
         """Return a task with its attempts."""
-        row = await self._read(self._store.task, task_id)
+        row = await self._looks.read(self._store.task, task_id)
         if row is None:
             raise NotFound("task", task_id)
-        return task_view(row, await self._read(self._store.attempts, task_id) if _has_attempts(row) else ())
+        return task_view(row, await self._looks.read(self._store.attempts, task_id) if _has_attempts(row) else ())
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the workers that are online."""

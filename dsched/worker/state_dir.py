@@ -5,6 +5,7 @@ run any more, and with it the id, or makes a new one: so a worker that is starte
 run side by side are two.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
@@ -67,7 +68,11 @@ class FileOnDisk:
             return b""
 
     def append(self, data: bytes) -> None:
-        """Add to the end."""
+        """Add to the end. Raises `OSError` once where the file was deleted; the next call makes a new one."""
+        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
+            # What is written to a file without a name is lost with the process, and the system does not mind.
+            self.close()
+            raise FileNotFoundError(errno.ENOENT, "it was deleted while in use", str(self._path))
         if self._descriptor is None:
             self._descriptor = self._open(self._path, os.O_APPEND)
         _write_all(self._descriptor, data)
@@ -100,6 +105,7 @@ class FileOnDisk:
 
     @staticmethod
     def _open(path: Path, flags: int) -> int:
+        path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
 
 

@@ -196,3 +196,49 @@ def test_the_same_key_gives_the_same_run_over_a_restart_and_another_body_is_a_co
         with pytest.raises(Conflict):
             cluster.ask(lambda core: core.trigger("work", {"key": "k", "params": 2}))
         assert sum(work.begun.values()) == 3
+
+
+def test_a_store_that_answers_and_takes_nothing_is_asked_ever_more_rarely() -> None:
+    """A full disk, or a server that only reads: a newcomer's log grew by twenty lines a second."""
+    with SimWorld(7) as world:
+        work = Work()
+        cluster = ready(world, work)
+        commits: list[float] = []
+        takes = [False]
+
+        def only_reads(call: ThreadCall) -> ThreadFault | None:
+            if not call.function.endswith(".commit") or takes[0]:
+                return None
+            commits.append(world.reactor.seconds())
+            return FailBefore(StoreUnavailable("it only reads"))
+
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        cluster.thread_hooks.append(only_reads)
+        world.run_for(120.0)
+        assert 40 < len(commits) < 80
+        takes[0] = True
+        world.run_for(5.0)
+        assert cluster.until_ended(run["id"], 30.0)["counts"] == {"SUCCESS": 3}
+
+
+def test_large_results_wait_for_room_and_do_not_make_the_store_seem_away() -> None:
+    """A newcomer's 340 results of 255 KiB were one batch, and it took longer than a store may take."""
+    with SimWorld(8) as world:
+        work = Work(work_s=0.0, value="x" * 255_000)
+        cluster = SimCluster(world, work.handlers, workers=4, slots=100)
+        cluster.start()
+        cluster.until_ready()
+        cluster.ask(lambda core: core.create_job({"name": "work", "sharding_total": 400}))
+        sizes: list[int] = []
+
+        def slow(call: ThreadCall) -> ThreadFault | None:
+            if not call.function.endswith(".commit"):
+                return None
+            sizes.append(sum(len(row.result or "") for row in call.args[0].tasks_set))
+            return Hang(1.0, before=True)
+
+        cluster.thread_hooks.append(slow)
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        assert cluster.until_ended(run["id"], 600.0)["counts"] == {"SUCCESS": 400}
+        assert sum(sizes) >= 400 * 255_000
+        assert max(sizes) < 24 * 1024 * 1024

@@ -178,3 +178,35 @@ def test_who_waits_for_a_commit_hears_when_the_term_ends() -> None:
         world.run_for(10.0)
         assert settled == [None]
         assert cluster.until_ended(run["id"], 200.0)["counts"] == {"SUCCESS": 4}
+
+
+def test_a_core_that_met_something_unexpected_tries_to_lead_again() -> None:
+    """A newcomer emptied the table of the leader for a while: the core listened on, and led nothing any more."""
+    with SimWorld(9) as world:
+        work = Work()
+        cluster = SimCluster(world, work.handlers, workers=1)
+        left = [3]
+
+        def broken(call: ThreadCall) -> ThreadFault | None:
+            if left[0] and call.function.endswith(".load_active"):
+                left[0] -= 1
+                return FailBefore(TypeError("nobody thought of this"))
+            return None
+
+        cluster.thread_hooks.append(broken)
+        world.errors.expect(TypeError)
+        cluster.start()
+        cluster.until_ready()
+        assert (left, world.errors.expected_seen) == ([0], 3)
+
+
+def test_whoever_waits_for_a_run_at_a_follower_is_told_of_its_end() -> None:
+    with SimWorld(10) as world:
+        work = Work(work_s=3.0)
+        cluster = ready(world, work)
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        [follower] = [node.app for node in cluster.cores if node.app is not cluster.leader]
+        answers: list[Any] = []
+        Deferred.fromCoroutine(follower.run(run["id"], 30.0)).addBoth(answers.append)
+        world.run_until(lambda: bool(answers), 30.0)
+        assert answers[0]["status"] == "SUCCESS"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsched.core.service import READ_LIMIT_S
+from dsched.core.looks import READ_LIMIT_S
 from dsched.errors import StoreUnavailable
 from dsched.testing.cluster import SimCluster
 from dsched.testing.sim_threads import Hang, ThreadCall, ThreadFault

@@ -1,6 +1,7 @@
 """Who gets which folder, and when it is free again."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,20 @@ def test_a_file_goes_on_where_it_was_replaced(tmp_path: Path) -> None:
     assert file.move_aside() == str(tmp_path / "ledger.damaged")
     file.close()
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.damaged"]
-    other = FileOnDisk(tmp_path / "nowhere" / "ledger")
-    with pytest.raises(OSError, match="No such file"):
+    other = FileOnDisk(tmp_path / "ledger.damaged" / "ledger")
+    with pytest.raises(OSError, match="File exists|Not a directory"):
         other.replace(b"x")
+
+
+def test_a_file_that_is_deleted_while_in_use_is_noticed_and_made_again(tmp_path: Path) -> None:
+    """A newcomer deleted the folder under a running worker: results went nowhere, and tasks ran again."""
+    folder = tmp_path / "w1"
+    folder.mkdir()
+    file = FileOnDisk(folder / "ledger")
+    file.append(b"one\n")
+    shutil.rmtree(folder)
+    with pytest.raises(OSError, match="deleted while in use"):
+        file.append(b"two\n")
+    file.append(b"three\n")
+    assert (folder / "ledger").read_bytes() == b"three\n"
+    file.close()
