@@ -6,6 +6,7 @@ The only importer of the global reactor. `makeService` runs before twistd forks,
 import atexit
 import os
 import random
+import signal
 import socket
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar, NoReturn
 from urllib.parse import urlsplit
 
@@ -41,7 +43,9 @@ from dsched.worker.service import WorkerService
 from dsched.worker.settings import WorkerSettings, generate_worker_id
 from dsched.worker.state_dir import StateDir, default_state_dir
 
-__all__ = ["CoreOptions", "CoreRole", "CoreRoleService", "WorkerOptions", "WorkerRole", "WorkerRoleService"]
+__all__ = ["CoreOptions", "CoreRole", "CoreRoleService", "Ending", "WorkerOptions", "WorkerRole", "WorkerRoleService"]
+
+_SAME_SIGNAL_S = 0.1
 
 
 @contextmanager
@@ -140,13 +144,71 @@ class WorkerOptions(_RoleOptions):
         return settings
 
 
-def _new_clock() -> Clock:
-    """Return the clock of this process, over the global reactor, on monotonic time."""
+def _exit_with_1() -> NoReturn:
+    sys.stdout.flush()
+    os._exit(1)
+
+
+class Ending:
+    """How the process of a role ends: in order, at a signal or because it cannot go on; at a second signal, at once.
+
+    A signal within 0.1 s of the first counts as the same one: whoever stops a group of processes, and one of them by
+    itself too, sends two. Twisted's own handlers would ask a reactor to stop that is stopping, which is an error.
+    """
+
+    log = Logger()
+
+    def __init__(self, role: str, clock: Clock) -> None:
+        self._role = role
+        self._clock = clock
+        self._begun_s: float | None = None
+        self._fails = False
+        reactor = clock.reactor
+        self._first = {signal.SIGINT: reactor.sigInt, signal.SIGTERM: reactor.sigTerm}
+
+    def take_signals(self) -> None:
+        """Put this in the place of Twisted's handlers; before the reactor runs."""
+        self._clock.reactor.sigInt = self._clock.reactor.sigTerm = self.signalled
+
+    def signalled(self, number: int, frame: FrameType | None = None) -> None:
+        """Take a signal: the first stops the reactor, and so the services; the second does not wait for them."""
+        # A handler of signals may run in the middle of anything, so what it does waits for the reactor's turn.
+        self._clock.reactor.callFromThread(self._take, signal.Signals(number))
+
+    def fail(self) -> None:
+        """Stop with exit code 1."""
+        # twistd knows no exit code: its end would look like a success.
+        atexit.register(_exit_with_1)
+        self._fails = True
+        if self._begun_s is None:
+            self._begun_s = self._clock.monotonic()
+            self._clock.reactor.callWhenRunning(self._clock.reactor.stop)
+
+    def _take(self, number: signal.Signals) -> None:
+        now_s = self._clock.monotonic()
+        if self._begun_s is None:
+            self._begun_s = now_s
+            self._first[number](number, None)
+        elif now_s - self._begun_s > _SAME_SIGNAL_S:
+            self.log.warn(  # noqa: G010
+                "{signal} again: {role} ends now, without what it waits for", signal=number.name, role=self._role
+            )
+            if self._fails:
+                _exit_with_1()
+            # twistd then takes its pid file away, and ends by the signal without a look at the threads that still run.
+            self._clock.reactor.crash()
+
+
+def _new_process(role: str) -> tuple[Clock, Ending]:
+    """Return the clock of this process, over the global reactor, on monotonic time; and what ends it."""
     from twisted.internet import reactor
 
     # Twisted's own choice is wall time, whose steps would move every timer.
     reactor.seconds = time.monotonic  # type: ignore[method-assign]
-    return Clock(reactor)
+    clock = Clock(reactor)
+    ending = Ending(role, clock)
+    ending.take_signals()
+    return clock, ending
 
 
 def _endpoint(clock: Clock, address: Address) -> IStreamServerEndpoint:
@@ -155,28 +217,20 @@ def _endpoint(clock: Clock, address: Address) -> IStreamServerEndpoint:
     return endpoint
 
 
-def _exit_with_1() -> NoReturn:
-    sys.stdout.flush()
-    os._exit(1)
-
-
-def _stop_with_1(clock: Clock) -> None:
-    # twistd knows no exit code: its end would look like a success.
-    atexit.register(_exit_with_1)
-    clock.reactor.callWhenRunning(clock.reactor.stop)
-
-
 class CoreRoleService(MultiService):
     """The core and its HTTP port. When one of them cannot open, the process says why in one line and exits with 1."""
 
     log = Logger()
 
-    def __init__(self, core: CoreService, site: AdminSite, endpoint: IStreamServerEndpoint, clock: Clock) -> None:
+    def __init__(
+        self, core: CoreService, site: AdminSite, endpoint: IStreamServerEndpoint, clock: Clock, ending: Ending
+    ) -> None:
         super().__init__()
         self._core = core
         self._site = site
         self._endpoint = endpoint
         self._clock = clock
+        self._ending = ending
         self._admin: IListeningPort | None = None
         core.setServiceParent(self)
 
@@ -201,7 +255,7 @@ class CoreRoleService(MultiService):
 
     def _give_up(self, failure: Failure) -> None:
         self.log.critical("dsched-core: {reason}", reason=failure.getErrorMessage())
-        _stop_with_1(self._clock)
+        self._ending.fail()
 
 
 class CoreRole:
@@ -213,7 +267,7 @@ class CoreRole:
     def makeService(options: CoreOptions) -> IService:
         """Return the core of these options, not started."""
         settings, engine = options.settings
-        clock = _new_clock()
+        clock, ending = _new_process(CoreOptions.role)
         with _refusing(CoreOptions.role):
             store = open_store(settings.store, os.environ)
         writer = PoolThreads(clock.reactor, "dsched-store-writer")
@@ -236,7 +290,7 @@ class CoreRole:
         )
         names = [urlsplit(settings.admin_url).netloc] if settings.admin_url else []
         site = make_site(core, port=settings.admin.port, clock=clock, hosts=names)
-        return CoreRoleService(core, site, _endpoint(clock, settings.admin), clock)
+        return CoreRoleService(core, site, _endpoint(clock, settings.admin), clock, ending)
 
 
 class WorkerRoleService(MultiService):
@@ -244,11 +298,12 @@ class WorkerRoleService(MultiService):
 
     log = Logger()
 
-    def __init__(self, settings: WorkerSettings, handlers: HandlerRegistry, clock: Clock) -> None:
+    def __init__(self, settings: WorkerSettings, handlers: HandlerRegistry, clock: Clock, ending: Ending) -> None:
         super().__init__()
         self._settings = settings
         self._handlers = handlers
         self._clock = clock
+        self._ending = ending
         self._state: StateDir | None = None
 
     def startService(self) -> None:
@@ -263,7 +318,7 @@ class WorkerRoleService(MultiService):
             ledger = Ledger(self._state.ledger_file)
         except ConfigError as error:
             self.log.critical("dsched-worker: {reason}", reason=error.message)
-            _stop_with_1(self._clock)
+            self._ending.fail()
             return
         settings = replace(settings, worker_id=self._state.worker_id)
         worker = WorkerService(settings, self._clock, rng, self._handlers, ledger=ledger)
@@ -289,4 +344,4 @@ class WorkerRole:
         """Return the worker of these options, with its handlers loaded, not started."""
         with _refusing(WorkerOptions.role):
             handlers = load_handlers(options.settings.jobs)
-        return WorkerRoleService(options.settings, handlers, _new_clock())
+        return WorkerRoleService(options.settings, handlers, *_new_process(WorkerOptions.role))

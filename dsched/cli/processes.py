@@ -12,7 +12,7 @@ from typing import Self
 from urllib.parse import quote
 
 from dsched.client import Client
-from dsched.errors import DschedError
+from dsched.errors import DschedError, NotLeader
 from dsched.net.ports import LOOPBACK, free_port
 from dsched.store.mysql import PASSWORD_VARIABLE
 
@@ -200,7 +200,10 @@ class CoreProcess(RoleProcess):
             for worker in workers:
                 if not worker.is_running:
                     raise RoleFailed(f"{worker.name} ended while it was waited for\n{worker.log_tail()}")
-            return wanted <= {worker["worker_id"] for worker in self.client.workers()}
+            try:
+                return wanted <= {worker["worker_id"] for worker in self.client.workers()}
+            except NotLeader:
+                return False
 
         self.wait_for(all_online, limit_s, f"the workers {', '.join(sorted(wanted))}")
 

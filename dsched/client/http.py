@@ -131,16 +131,16 @@ class Client:
     # -- the cluster
 
     def workers(self) -> list[Json]:
-        """Return the workers that are online."""
+        """Return the workers that are online; raises `NotLeader` where the core does not lead."""
         workers: list[Json] = self._call("GET", "/workers")
         return workers
 
     def pending(self) -> Json:
-        """Return how many tasks have not ended, by state."""
+        """Return how many tasks have not ended, by state; raises `NotLeader` where the core does not lead."""
         return self._json("GET", "/jobs/pending")
 
     def status(self) -> Json:
-        """Return the role, the epoch and the figures of the core."""
+        """Return the role, the epoch and the figures of the core; None for those that only the leader has."""
         return self._json("GET", "/status")
 
     def is_ready(self) -> bool:

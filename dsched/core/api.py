@@ -94,13 +94,13 @@ class CoreApi(Protocol):
         """Ask for the end of a run and return it; `Conflict` when it has ended already."""
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the workers that are online."""
+        """Return the workers that are online; the leader knows them."""
 
     def pending(self) -> dict[str, Any]:
-        """Count the tasks that are not terminal: `{"pending", "by_status"}`."""
+        """Count the tasks that are not terminal, as the leader does: `{"pending", "by_status"}`."""
 
     def status(self) -> dict[str, Any]:
-        """Return role, epoch, leader, store, counts, version and uptime."""
+        """Return role, epoch, leader, store, counts (None where this core does not lead), version and uptime."""
 
     def leader(self) -> dict[str, Any]:
         """Return who leads, as far as this core knows."""

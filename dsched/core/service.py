@@ -42,7 +42,8 @@ T = TypeVar("T")
 
 RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0
-LOOK_AGAIN_S = 0.5
+LOOK_S = 1.0
+"""How often a core that does not lead looks for the end of a run that somebody waits for."""
 """How long a request waits for one look into the store, its turn included."""
 
 
@@ -331,8 +332,7 @@ class CoreService(Service):
         deadline_s = self._clock.monotonic() + wait_s
         while True:
             # The wait begins before the look, so that an end in between is not missed.
-            term = self._term
-            waiter = term.wait_for_run(run_id) if term is not None and wait_s > 0 else None
+            waiter = self._wait_for_run(run_id) if wait_s > 0 else None
             row = await self._looks.read(self._store.run, run_id)
             left_s = deadline_s - self._clock.monotonic()
             if row is None or RunState(row.status).is_terminal or left_s <= 0:
@@ -342,14 +342,16 @@ class CoreService(Service):
                 if row is None:
                     raise NotFound("run", run_id)
                 return await self._run_view(row)
-            if not self.running:
-                raise StoreUnavailable("this core is stopping; ask again")
             if waiter is None:
-                # Only the leader hears of an end.
-                await self._clock.sleep(min(left_s, LOOK_AGAIN_S))
-                continue
+                raise StoreUnavailable("this core is stopping; ask another one, or again")
             with suppress(TimeoutError):
                 await self._clock.within(waiter, left_s)
+
+    def _wait_for_run(self, run_id: str) -> Deferred[None] | None:
+        if self._term is not None:
+            return self._term.wait_for_run(run_id)
+        # Who does not lead hears of no end, and looks again instead.
+        return self._clock.sleep(LOOK_S) if self.running else None
 
     async def _run_view(self, row: RunRow) -> dict[str, Any]:
         counts: Mapping[str, Mapping[str, int]] = {}
@@ -397,7 +399,7 @@ class CoreService(Service):
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the workers that are online."""
-        return [worker_view(session) for session in self._term.engine.sessions()] if self._term is not None else []
+        return [worker_view(session) for session in self._leading().engine.sessions()]
 
     def pending(self) -> dict[str, Any]:
         """Count the tasks that are not terminal."""
@@ -413,15 +415,15 @@ class CoreService(Service):
         }
 
     def status(self) -> dict[str, Any]:
-        """Return what this core is and does."""
+        """Return what this core is and does; None for what only the leader knows."""
         term = self._term
         return {
             "role": "leader" if term is not None else "follower",
             "epoch": self._leader.epoch,
             "leader": {"address": self._leader.address or None, "admin_url": self._leader.admin_url or None},
             "store": self._store.url,
-            "workers": len(term.engine.sessions()) if term is not None else 0,
-            "pending": sum(term.engine.open_counts().values()) if term is not None else 0,
+            "workers": len(term.engine.sessions()) if term is not None else None,
+            "pending": sum(term.engine.open_counts().values()) if term is not None else None,
             "version": self._version,
             "uptime": round(self._clock.monotonic() - self._began_s, 3),
         }

@@ -4,11 +4,13 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dsched.cli.processes import CoreProcess, role_command
+from dsched.cli.processes import CoreProcess, role_command, wait_until
 from dsched.net.ports import free_port
 
 pytestmark = pytest.mark.integration
@@ -99,3 +101,27 @@ def test_a_core_that_was_stopped_can_be_started_and_asked_again(tmp_path: Path) 
         core.stop()
         core.start()
         core.wait_ready()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_worker_that_waits_for_its_handlers(cluster: Any, number: signal.Signals) -> None:
+    cluster.start(workers=1)
+    run_id = cluster.trigger(1, 25.0)
+    wait_until(lambda: bool(cluster.running(run_id)), LIMIT_S, "the shard to run")
+    [worker] = cluster.workers
+
+    def said(part: str) -> bool:
+        return part in worker.log_path.read_text(encoding="utf-8")
+
+    began_s = time.monotonic()
+    worker.signal(number)
+    worker.wait_for(lambda: said("shutting down"), LIMIT_S, "the stop to begin")
+    # One that comes along with the first is the same: `timeout`, for example, tells the child and then its group.
+    worker.wait_for(lambda: time.monotonic() - began_s > 1.0, LIMIT_S, "a person to lose patience")
+    worker.signal(number)
+    assert worker.wait(LIMIT_S) == -number
+    assert time.monotonic() - began_s < 20.0
+    for _ in range(2):
+        worker.signal(number)
+    assert said(f"{number.name} again")
+    assert not said("Traceback") and not said("ReactorNotRunning")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 
 from dsched.errors import NotLeader, StoreUnavailable
 from dsched.testing.cluster import SimCluster
@@ -47,6 +47,40 @@ def test_one_leads_and_the_other_follows_and_says_who_leads(seed: int) -> None:
         Deferred.fromCoroutine(follower.job("work")).addBoth(reads.append)
         world.run_for(1.0)
         assert reads[0]["name"] == "work"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_tells_no_figures_that_only_the_leader_has(seed: int) -> None:
+    with SimWorld(seed) as world:
+        cluster = ready(world, Work())
+        leader, follower = cluster.leader, follower_of(cluster)
+        assert leader is not None
+        for ask in (follower.workers, follower.pending):
+            with pytest.raises(NotLeader) as caught:
+                ask()
+            assert caught.value.details["leader"]["address"] == leader.leader()["address"]
+        assert (follower.status()["workers"], follower.status()["pending"]) == (None, None)
+        assert (leader.status()["workers"], leader.status()["pending"]) == (2, 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_waits_for_a_run_at_a_follower_waits(seed: int) -> None:
+    with SimWorld(seed) as world:
+        cluster = ready(world, Work(10.0))
+        follower = follower_of(cluster)
+        run = cluster.ask(lambda core: core.trigger("work", {}))
+        seen: list[dict[str, Any]] = []
+        for wait_s in (2.0, 60.0):
+            Deferred.fromCoroutine(follower.run(run["id"], wait_s)).addCallback(seen.append)
+        given_up = Deferred.fromCoroutine(follower.run(run["id"], 60.0))
+        given_up.addErrback(lambda failure: failure.trap(CancelledError))
+        world.run_for(1.9)
+        assert seen == []
+        given_up.cancel()
+        world.run_for(0.2)
+        assert [answer["status"] for answer in seen] == ["RUNNING"]
+        world.run_for(12.0)
+        assert [answer["status"] for answer in seen] == ["RUNNING", "SUCCESS"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

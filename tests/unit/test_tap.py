@@ -1,11 +1,18 @@
 """The options of both roles, and what is made of them; nothing is started."""
 
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import Clock as ManualReactor
 
-from dsched.tap import CoreOptions, CoreRole, CoreRoleService, WorkerOptions, WorkerRole, WorkerRoleService
+from dsched.clock import Clock
+from dsched.tap import CoreOptions, CoreRole, CoreRoleService, Ending, WorkerOptions, WorkerRole, WorkerRoleService
 from dsched.worker.service import WorkerService
 
 JOBS = "from dsched import job\n\n\n@job\ndef hello(ctx):\n    return 1\n"
@@ -13,10 +20,11 @@ JOBS = "from dsched import job\n\n\n@job\ndef hello(ctx):\n    return 1\n"
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Settings come from the options only; files would land in `tmp_path`; the reactor keeps its clock for others."""
+    """Settings come from the options only; files would land in `tmp_path`; the reactor stays as it is for others."""
     from twisted.internet import reactor
 
-    monkeypatch.setattr(reactor, "seconds", reactor.seconds)
+    for name in ("seconds", "sigInt", "sigTerm"):
+        monkeypatch.setattr(reactor, name, getattr(reactor, name))
     for name in ("CONFIG", "LISTEN", "ADMIN", "STORE", "CORE", "JOBS", "ID", "SLOTS", "STATE_DIR"):
         monkeypatch.delenv(f"DSCHED_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -100,11 +108,11 @@ def test_the_place_of_the_state_can_be_given(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_a_worker_whose_state_another_has_ends_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    exits: list[object] = []
-    monkeypatch.setattr("dsched.tap._stop_with_1", exits.append)
+    failed: list[Ending] = []
+    monkeypatch.setattr(Ending, "fail", lambda ending: failed.append(ending))
     first = start_worker("--id=one", f"--state-dir={tmp_path}")
     second = start_worker("--id=one", f"--state-dir={tmp_path}")
-    assert len(exits) == 1
+    assert len(failed) == 1
     assert second.services == []
     stop(second, first)
 
@@ -159,3 +167,83 @@ def pending_calls() -> list[IDelayedCall]:
     from twisted.internet import reactor
 
     return list(reactor.getDelayedCalls())
+
+
+class StoppableReactor(ManualReactor):
+    """Stops and signals as Twisted's reactors have them; `done` is what became of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[object] = []
+
+    def sigInt(self, number: int, frame: FrameType | None) -> None:
+        self.done.append(number)
+        self.callFromThread(self.stop)
+
+    sigTerm = sigInt
+
+    def callFromThread(self, function: Callable[..., Any], *args: Any) -> None:
+        self.callLater(0, function, *args)
+
+    callWhenRunning = callFromThread
+
+    def stop(self) -> None:
+        if "stop" in self.done:
+            raise ReactorNotRunning
+        self.done.append("stop")
+
+    def crash(self) -> None:
+        self.done.append("crash")
+
+
+@pytest.fixture
+def stoppable(monkeypatch: pytest.MonkeyPatch) -> StoppableReactor:
+    # Else the exit code of the tests themselves would be 1.
+    monkeypatch.setattr("dsched.tap.atexit.register", lambda function: None)
+    return StoppableReactor()
+
+
+def ending_of(reactor: StoppableReactor) -> Ending:
+    ending = Ending("dsched-worker", Clock(reactor))
+    ending.take_signals()
+    return ending
+
+
+def test_a_second_signal_does_not_wait_for_the_services(stoppable: StoppableReactor) -> None:
+    ending_of(stoppable)
+    stoppable.sigInt(signal.SIGINT, None)
+    stoppable.pump([0, 5])
+    assert stoppable.done == [signal.SIGINT, "stop"]
+    stoppable.sigTerm(signal.SIGTERM, None)
+    stoppable.pump([0, 0])
+    assert stoppable.done == [signal.SIGINT, "stop", "crash"]
+
+
+def test_signals_that_come_together_are_one(stoppable: StoppableReactor) -> None:
+    ending_of(stoppable)
+    for _ in range(3):
+        stoppable.sigTerm(signal.SIGTERM, None)
+    stoppable.pump([0, 0.01])
+    stoppable.sigInt(signal.SIGINT, None)
+    stoppable.pump([0, 0])
+    assert stoppable.done == [signal.SIGTERM, "stop"]
+
+
+def test_what_fails_while_it_stops_is_stopped_once(stoppable: StoppableReactor) -> None:
+    ending = ending_of(stoppable)
+    stoppable.sigTerm(signal.SIGTERM, None)
+    stoppable.pump([0, 0])
+    ending.fail()
+    stoppable.pump([0, 0])
+    assert stoppable.done == [signal.SIGTERM, "stop"]
+
+
+def test_what_has_failed_and_hangs_ends_at_the_first_signal(
+    stoppable: StoppableReactor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsched.tap._exit_with_1", lambda: stoppable.done.append("exit"))
+    ending_of(stoppable).fail()
+    stoppable.pump([0, 5])
+    stoppable.sigTerm(signal.SIGTERM, None)
+    stoppable.pump([0, 0])
+    assert stoppable.done[:2] == ["stop", "exit"]

@@ -113,9 +113,13 @@ class FakeCore:
         return self._one("run", self.known_runs, run_id)
 
     def workers(self):
+        if self.broken is not None:
+            raise self.broken
         return [{"worker_id": f"w{n}", "state": "ready"} for n in (2, 0, 1)]
 
     def pending(self):
+        if self.broken is not None:
+            raise self.broken
         return {"pending": 3, "by_status": {"PENDING": 1, "RUNNING": 2}}
 
     def status(self):
