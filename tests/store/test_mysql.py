@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -141,6 +142,29 @@ def test_a_user_who_may_not_make_tables_is_told(server: MariaDbServer, own: str)
     store = opened(server.url(own, own, "pä'ss\\word"))
     assert store.take_leadership(store.leader(), "a", "b", "c") is not None
     store.close()
+
+
+@pytest.mark.skipif(find_spec("nacl") is not None, reason="the driver understands this login then")
+def test_a_login_that_needs_a_package_is_named(server: MariaDbServer, own: str) -> None:
+    server.execute(
+        "INSTALL SONAME 'auth_ed25519'",
+        f"CREATE USER '{own}'@'127.0.0.1' IDENTIFIED BY 'hush-hush'",
+        f"GRANT ALL ON {own}.* TO '{own}'@'127.0.0.1'",
+    )
+    running = opened(server.url(own, own, "hush-hush"))
+    server.execute(f"ALTER USER '{own}'@'127.0.0.1' IDENTIFIED VIA ed25519 USING PASSWORD('hush-hush')")
+    try:
+        store = MySqlStore(parse_url(server.url(own, own, "hush-hush"), {}))
+        for call in (store.versions, store.open):
+            with pytest.raises(ConfigError, match="login that this driver does not know .*pynacl") as caught:
+                call()
+            assert "hush" not in str(caught.value)
+        server.kill_connections(own)
+        with pytest.raises(StoreUnavailable, match="pynacl"):
+            running.leader()
+    finally:
+        server.execute("UNINSTALL SONAME 'auth_ed25519'")
+    running.close()
 
 
 # -- lost connections

@@ -110,10 +110,6 @@ class MySqlStore(SqlStore):
         except DRIVER_ERRORS as error:
             self.close()
             raise refusal(error, self.url) from error
-        except RuntimeError as error:
-            # What the driver says when a login needs a package that is not there.
-            self.close()
-            raise ConfigError(f"store: {self.url}: {error}") from error
         except BaseException:
             self.close()
             raise
