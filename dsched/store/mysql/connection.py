@@ -40,6 +40,13 @@ class MySqlSettings:
     cert: str | None = None
     key: str | None = None
 
+    @property
+    def doubt(self) -> str:
+        """What a login may be refused for besides the user and the password; empty if nothing is known."""
+        if self.tls == "off":
+            return "the server may demand TLS: tls=require"
+        return "" if self.cert else "the server may demand a certificate: cert=PATH"
+
     def context(self) -> ssl.SSLContext | None:
         """Return how to speak TLS, None to leave that to the driver; raises `ConfigError` for unusable files."""
         if self.tls in ("off", "prefer") and not (self.ca or self.cert):

@@ -109,7 +109,7 @@ class MySqlStore(SqlStore):
                     migrate(own, self._migrations, self.url)
         except DRIVER_ERRORS as error:
             self.close()
-            raise refusal(error, self.url) from error
+            raise refusal(error, self.url, self._settings.doubt) from error
         except BaseException:
             self.close()
             raise
@@ -175,7 +175,7 @@ class MySqlStore(SqlStore):
             with closing(connect(self._settings, timeout_s=_LOOK_LIMIT_S, context=self._context)) as own:
                 return schema_version(own.cursor()), self._migrations[-1].version
         except DRIVER_ERRORS as error:
-            raise refusal(error, self.url) from error
+            raise refusal(error, self.url, self._settings.doubt) from error
 
 
 def _check_version(cursor: Any) -> None:
