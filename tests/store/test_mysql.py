@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from dsched.engine.changes import Batch, DueRow
 from dsched.errors import BatchRefused, ConfigError, EpochLost, StoreUnavailable
@@ -678,6 +679,24 @@ def test_a_batch_may_be_larger_than_a_packet(server: MariaDbServer, own: str, le
         store.close()
     finally:
         server.execute("SET GLOBAL max_allowed_packet = 16777216")
+
+
+@pytest.mark.parametrize(("packet", "warns"), [(1 << 20, True), (16 << 20, False)])
+def test_a_server_that_takes_small_packets_only_is_warned_of(
+    server: MariaDbServer, own: str, packet: int, warns: bool
+) -> None:
+    server.execute(f"SET GLOBAL max_allowed_packet = {packet}")
+    try:
+        with capturedLogs() as events:
+            opened(server.url(own)).close()
+    finally:
+        server.execute("SET GLOBAL max_allowed_packet = 16777216")
+    told = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+    assert told == (
+        [f"the server takes packets of {packet} bytes: set its max_allowed_packet to 16777216 (16M) or more"]
+        if warns
+        else []
+    )
 
 
 def test_a_statement_is_never_made_of_values(store: MySqlStore, leader: Any, rows: Any) -> None:
