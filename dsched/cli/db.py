@@ -14,6 +14,7 @@ import click
 
 from dsched.errors import ConfigError, StoreUnavailable
 from dsched.store.interface import Pruned, Store
+from dsched.store.migrations import refuse_newer
 from dsched.store.reads import SqlReads
 from dsched.store.sqlite import SqliteStore
 from dsched.store.url import open_store
@@ -178,7 +179,8 @@ def _current(url: str) -> Any:
     store = _named(url)
     assert isinstance(store, SqlReads)
     version, newest = store.versions()
-    if version != newest:
+    refuse_newer(version, newest, f"store: {store.url}")
+    if version < newest:
         what = f"has schema version {version}, this dsched wants {newest}" if version else "has no schema"
         raise ConfigError(f"store: {store.url} {what}: dsched db migrate")
     return store

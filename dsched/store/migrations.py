@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dsched.errors import ConfigError
 
-__all__ = ["Migration", "apply", "load_migrations", "outstanding"]
+__all__ = ["Migration", "apply", "load_migrations", "outstanding", "refuse_newer"]
 
 _FILE: Final = re.compile(r"([0-9]{4})_[a-z0-9_]+\.sql\Z")
 _COMMENT: Final = re.compile(r"--[^\n]*")
@@ -51,12 +51,16 @@ def outstanding(current: int, migrations: Sequence[Migration], store: str) -> li
 
     Raises `ConfigError` for a schema newer than the newest of `migrations`; `store` names it in the message.
     """
-    newest = migrations[-1].version
+    refuse_newer(current, migrations[-1].version, store)
+    return [migration for migration in migrations if migration.version > current]
+
+
+def refuse_newer(current: int, newest: int, store: str) -> None:
+    """Raise `ConfigError` for a schema that only a newer dsched can have made; `store` names it in the message."""
     if current > newest:
         raise ConfigError(
             f"{store} has schema version {current}, this dsched knows {newest}: start the newer dsched that wrote it"
         )
-    return [migration for migration in migrations if migration.version > current]
 
 
 def apply(execute: Callable[[str], Any], steps: Iterable[Migration]) -> None:

@@ -11,18 +11,28 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from dsched.engine.changes import Batch, DueRow
 from dsched.errors import BatchRefused, ConfigError, EpochLost, StoreUnavailable
 from dsched.model.rows import LeaderRow
 from dsched.store.mysql import MySqlSettings, MySqlStore, parse_url
-from dsched.store.mysql.connection import connect
+from dsched.store.mysql.connection import TlsMode, connect
 from dsched.store.paging import JOBS, RUNS, TASKS, Condition
 from dsched.testing.mariadb import Databases, MariaDbServer
 from dsched.testing.tcp_proxy import TcpProxy
@@ -58,6 +68,44 @@ def server() -> Iterator[MariaDbServer]:
 def own(server: MariaDbServer) -> str:
     """Return a database on the server that may be hurt."""
     return server.create_database()
+
+
+def self_signed(folder: Path, name: str) -> tuple[Path, Path]:
+    """Write a certificate of loopback that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / f"{name}.pem", folder / f"{name}-key.pem"
+    paths[0].write_bytes(signed.public_bytes(Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Return certificates and their keys: the server's, and one of somebody else."""
+    folder = tmp_path_factory.mktemp("tls")
+    return {name: self_signed(folder, name) for name in ("server", "other")}
+
+
+@pytest.fixture(scope="module")
+def tls_server(certificates: dict[str, tuple[Path, Path]]) -> Iterator[MariaDbServer]:
+    """Return a server that offers TLS."""
+    certificate, key = certificates["server"]
+    with MariaDbServer(options=[f"--ssl-cert={certificate}", f"--ssl-key={key}"]) as server:
+        yield server
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -141,6 +189,58 @@ def test_a_user_who_may_not_make_tables_is_told(server: MariaDbServer, own: str)
     store = opened(server.url(own, own, "pä'ss\\word"))
     assert store.take_leadership(store.leader(), "a", "b", "c") is not None
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("demand", "tls", "doubt"),
+    [
+        ("SSL", "off", "or the server may demand TLS: tls=require"),
+        ("X509", "off", "or the server may demand TLS: tls=require"),
+        ("X509", "require", "or the server may demand a certificate: cert=PATH"),
+    ],
+)
+def test_who_is_refused_for_a_lack_of_tls_is_told_that_it_may_be_that(
+    tls_server: MariaDbServer, demand: str, tls: TlsMode, doubt: str
+) -> None:
+    name = tls_server.create_database()
+    tls_server.execute(f"CREATE USER '{name}'@'127.0.0.1' REQUIRE {demand}")
+    settings = replace(parse_url(tls_server.url(name, name), {}), tls=tls)
+    store = MySqlStore(settings)
+    for call in (store.versions, store.open):
+        with pytest.raises(ConfigError, match=f"user, password.*, {doubt} \\["):
+            call()
+
+
+def test_a_ca_is_what_the_server_is_verified_with(
+    tls_server: MariaDbServer, certificates: dict[str, tuple[Path, Path]]
+) -> None:
+    url = tls_server.url(tls_server.create_database())
+    opened(f"{url}?ca={certificates['server'][0]}").close()
+    with pytest.raises(ConfigError, match="certificate does not pass"):
+        opened(f"{url}?ca={certificates['other'][0]}")
+
+
+@pytest.mark.skipif(find_spec("nacl") is not None, reason="the driver understands this login then")
+def test_a_login_that_needs_a_package_is_named(server: MariaDbServer, own: str) -> None:
+    server.execute(
+        "INSTALL SONAME 'auth_ed25519'",
+        f"CREATE USER '{own}'@'127.0.0.1' IDENTIFIED BY 'hush-hush'",
+        f"GRANT ALL ON {own}.* TO '{own}'@'127.0.0.1'",
+    )
+    running = opened(server.url(own, own, "hush-hush"))
+    server.execute(f"ALTER USER '{own}'@'127.0.0.1' IDENTIFIED VIA ed25519 USING PASSWORD('hush-hush')")
+    try:
+        store = MySqlStore(parse_url(server.url(own, own, "hush-hush"), {}))
+        for call in (store.versions, store.open):
+            with pytest.raises(ConfigError, match="login that this driver does not know .*pynacl") as caught:
+                call()
+            assert "hush" not in str(caught.value)
+        server.kill_connections(own)
+        with pytest.raises(StoreUnavailable, match="pynacl"):
+            running.leader()
+    finally:
+        server.execute("UNINSTALL SONAME 'auth_ed25519'")
+    running.close()
 
 
 # -- lost connections
@@ -579,6 +679,24 @@ def test_a_batch_may_be_larger_than_a_packet(server: MariaDbServer, own: str, le
         store.close()
     finally:
         server.execute("SET GLOBAL max_allowed_packet = 16777216")
+
+
+@pytest.mark.parametrize(("packet", "warns"), [(1 << 20, True), (16 << 20, False)])
+def test_a_server_that_takes_small_packets_only_is_warned_of(
+    server: MariaDbServer, own: str, packet: int, warns: bool
+) -> None:
+    server.execute(f"SET GLOBAL max_allowed_packet = {packet}")
+    try:
+        with capturedLogs() as events:
+            opened(server.url(own)).close()
+    finally:
+        server.execute("SET GLOBAL max_allowed_packet = 16777216")
+    told = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+    assert told == (
+        [f"the server takes packets of {packet} bytes: set its max_allowed_packet to 16777216 (16M) or more"]
+        if warns
+        else []
+    )
 
 
 def test_a_statement_is_never_made_of_values(store: MySqlStore, leader: Any, rows: Any) -> None:

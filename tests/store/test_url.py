@@ -46,6 +46,8 @@ def test_memory() -> None:
         ("mysql://user:secret@host/db?tls=maybe", "off, prefer, require, verify"),
         ("mysql://user:secret@host/db?tls=", "must be given once"),
         ("mysql://user:secret@host/db?tls=off&ca=x", "which tls=off turns off"),
+        ("mysql://user:secret@host/db?tls=require&ca=x", "use tls=verify"),
+        ("mysql://user:secret@host/db?tls=prefer&ca=x", "use tls=verify"),
         ("mysql://user:secret@host/db?key=x", "key needs cert"),
         ("mysql://user:secret@host/db?ca=/nowhere/ca.pem", "TLS files cannot be used"),
         ("mysql://user:secret@host/db?password_file=x", "two passwords"),
@@ -84,7 +86,7 @@ def test_what_cannot_be_used_is_refused_with_what_can(url: str, says: str) -> No
         ("mysql://u@localhost/d", ("localhost", 3306, "u", b"", "d", "off")),
         ("mysql://u@127.0.0.1/d?tls=require", ("127.0.0.1", 3306, "u", b"", "d", "require")),
         ("mysql://u@h/d?ca=CA&cert=C&key=K", ("h", 3306, "u", b"", "d", "verify", "CA", "C", "K")),
-        ("mysql://u@h/d?tls=require&ca=CA", ("h", 3306, "u", b"", "d", "require", "CA")),
+        ("mysql://u@h/d?tls=verify&ca=CA", ("h", 3306, "u", b"", "d", "verify", "CA")),
     ],
 )
 def test_mysql(url: str, settings: tuple[object, ...]) -> None:

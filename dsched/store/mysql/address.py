@@ -22,8 +22,9 @@ def parse_url(url: str, environ: Mapping[str, str]) -> MySqlSettings:
 
     The password may also be the content of a file, or in the environment as DSCHED_STORE_PASSWORD. Names and passwords
     may be percent-encoded. Without `tls` the certificate is verified if there is a `ca`; else TLS is not used on
-    loopback, and elsewhere if the server offers it. Raises `ConfigError`, which says what is allowed and never repeats
-    the URL, for the password may be anywhere in one that is wrong.
+    loopback, and elsewhere if the server offers it. A `ca` that nothing would be checked against is refused. Raises
+    `ConfigError`, which says what is allowed and never repeats the URL, for the password may be anywhere in one that is
+    wrong.
     """
     parts = urlsplit(url)
     try:
@@ -56,6 +57,8 @@ def parse_url(url: str, environ: Mapping[str, str]) -> MySqlSettings:
         raise ConfigError(f"store: tls must be one of {', '.join(_MODES)}")
     if tls == "off" and set(given) & {"ca", "cert", "key"}:
         raise ConfigError("store: ca, cert and key need TLS, which tls=off turns off")
+    if tls != "verify" and "ca" in given:
+        raise ConfigError(f"store: with tls={tls} nothing is checked against ca: use tls=verify, or leave ca out")
     if "key" in given and "cert" not in given:
         raise ConfigError("store: key needs cert, the certificate that it belongs to")
     return MySqlSettings(

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import pymysql
 import pymysql.converters
-from pymysql.constants import CLIENT, FIELD_TYPE, SERVER_STATUS
+from pymysql.constants import CLIENT, CR, FIELD_TYPE, SERVER_STATUS
 from twisted.enterprise.adbapi import ConnectionPool
 
 from dsched.errors import ConfigError, StoreUnavailable
@@ -40,6 +40,13 @@ class MySqlSettings:
     cert: str | None = None
     key: str | None = None
 
+    @property
+    def doubt(self) -> str:
+        """What a login may be refused for besides the user and the password; empty if nothing is known."""
+        if self.tls == "off":
+            return "the server may demand TLS: tls=require"
+        return "" if self.cert else "the server may demand a certificate: cert=PATH"
+
     def context(self) -> ssl.SSLContext | None:
         """Return how to speak TLS, None to leave that to the driver; raises `ConfigError` for unusable files."""
         if self.tls in ("off", "prefer") and not (self.ca or self.cert):
@@ -64,7 +71,17 @@ def connect(
     Each wait for the server, the login included, ends after `timeout_s`. Row counts are those matched, not those
     changed: what compares and sets relies on that.
     """
-    return pymysql.connect(**_arguments(settings, timeout_s, context))
+    with _logging_in():
+        return pymysql.connect(**_arguments(settings, timeout_s, context))
+
+
+@contextmanager
+def _logging_in() -> Iterator[None]:
+    """Make an error of the driver of the RuntimeError that it raises when a login needs a package that is not there."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise pymysql.err.OperationalError(CR.CR_AUTH_PLUGIN_CANNOT_LOAD, str(error)) from error
 
 
 def _arguments(settings: MySqlSettings, timeout_s: float, context: ssl.SSLContext | None) -> dict[str, Any]:
@@ -162,7 +179,8 @@ class Connections:
         pool = self._pool
         if pool is None:  # closed while it was lent
             raise StoreUnavailable("MySQL: the store is closing")
-        connection: pymysql.connections.Connection[Any] = pool.connect()
+        with _logging_in():
+            connection: pymysql.connections.Connection[Any] = pool.connect()
         return connection
 
     def has_mine(self) -> bool:

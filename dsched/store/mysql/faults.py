@@ -66,9 +66,10 @@ _PASSING: Final = frozenset(
     }
 )  # fmt: skip
 """Answers that will be others some time later."""
+_LOGIN_REFUSED: Final = 1045
 _ADVICE: Final = {
     1044: "this user may not use that database: GRANT ALL ON DATABASE.* TO the user",
-    1045: "the server refuses this login: look at user, password, and from where the user may log in",
+    _LOGIN_REFUSED: "the server refuses this login: look at user, password, and from where the user may log in",
     1049: "there is no such database: CREATE DATABASE it, or name another one",
     1130: "the server takes no logins from this host: CREATE USER 'name'@'this host'",
     1142: "this user lacks a right on the tables: GRANT ALL ON DATABASE.* TO the user",
@@ -135,10 +136,15 @@ def judge(error: BaseException) -> Fault:
     return Fault.AWAY
 
 
-def refusal(error: BaseException, where: str) -> DschedError:
-    """Return what to say when a store cannot be opened: `ConfigError` where waiting cannot help."""
+def refusal(error: BaseException, where: str, doubt: str = "") -> DschedError:
+    """Return what to say when a store cannot be opened: `ConfigError` where waiting cannot help.
+
+    `doubt` is what else a refused login may be for: of a user without the TLS that it must use a server says no more.
+    """
     origin = _origin(error)
     advice = _ADVICE.get(code_of(error))
+    if code_of(error) == _LOGIN_REFUSED and doubt:
+        advice = f"{advice}, or {doubt}"
     if isinstance(origin, ssl.SSLCertVerificationError):
         advice = "the server's certificate does not pass: give its issuer as ca=PATH, or use the name it is made for"
     elif isinstance(origin, socket.gaierror) and origin.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", 0)):

@@ -8,6 +8,8 @@ from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from twisted.logger import Logger
+
 from dsched.errors import BatchRefused, ConfigError
 from dsched.model.rows import LeaderRow
 from dsched.model.task import OPEN, TaskState
@@ -30,6 +32,8 @@ _OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 _STATEMENT_LIMIT_S: Final = 60
 """When the server itself ends a read: long after whoever asked has gone, long enough to load what is active."""
 _HINT: Final = "FORCE INDEX ({})"
+_PACKET: Final = 16 << 20
+"""What a statement of many rows, and any single row, should be able to fill."""
 _LOOK_LIMIT_S: Final = 10.0
 _MIGRATION_LIMIT_S: Final = 3600.0
 _OPEN_TASK: Final = (
@@ -48,6 +52,7 @@ class MySqlStore(SqlStore):
     are for tests.
     """
 
+    log = Logger()
     open_task = _OPEN_TASK
     locking = "FOR UPDATE"
     looks_by_index = 2_500  # each is a page of its own to read, once history is larger than the buffer pool
@@ -103,6 +108,7 @@ class MySqlStore(SqlStore):
             with self._readers.lend():
                 cursor = self._readers.mine().cursor()
                 _check_version(cursor)
+                self._check_packet(cursor)
                 outstanding = needs_migration(cursor, self._migrations, self.url)
                 self._readers.mine().rollback()
             if outstanding:
@@ -110,11 +116,7 @@ class MySqlStore(SqlStore):
                     migrate(own, self._migrations, self.url)
         except DRIVER_ERRORS as error:
             self.close()
-            raise refusal(error, self.url) from error
-        except RuntimeError as error:
-            # What the driver says when a login needs a package that is not there.
-            self.close()
-            raise ConfigError(f"store: {self.url}: {error}") from error
+            raise refusal(error, self.url, self._settings.doubt) from error
         except BaseException:
             self.close()
             raise
@@ -123,6 +125,15 @@ class MySqlStore(SqlStore):
         """Close every connection; idempotent. Waits for what runs, within its time limit."""
         self._readers.close()
         self._writers.close()
+
+    def _check_packet(self, cursor: Any) -> None:
+        cursor.execute("SELECT @@max_allowed_packet")
+        [packet] = cursor.fetchone()
+        if packet < _PACKET:
+            self.log.warn(  # noqa: G010
+                "the server takes packets of {packet} bytes: set its max_allowed_packet to {wanted} (16M) or more",
+                packet=packet, wanted=_PACKET,
+            )  # fmt: skip
 
     def _prepare_reader(self, connection: Any) -> None:
         cursor = connection.cursor()
@@ -180,7 +191,7 @@ class MySqlStore(SqlStore):
             with closing(connect(self._settings, timeout_s=_LOOK_LIMIT_S, context=self._context)) as own:
                 return schema_version(own.cursor()), self._migrations[-1].version
         except DRIVER_ERRORS as error:
-            raise refusal(error, self.url) from error
+            raise refusal(error, self.url, self._settings.doubt) from error
 
 
 def _check_version(cursor: Any) -> None:

@@ -14,6 +14,7 @@ from dsched.engine.changes import Batch
 from dsched.errors import ConfigError
 from dsched.model.rows import RunRow, TaskRow
 from dsched.store.migrations import load_migrations
+from dsched.store.sql_store import SqlStore
 from dsched.store.sqlite import SqliteStore
 from dsched.store.url import open_store
 
@@ -99,6 +100,18 @@ def test_an_older_schema_is_left_alone(tmp_path: Path, command: list[str]) -> No
         assert isinstance(result.exception, ConfigError)
         assert told in str(result.exception) and "dsched db migrate" in str(result.exception)
     assert [file.name for file in tmp_path.iterdir()] == ["store.db"]
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["check"], ["prune", "--older-than", "1d"]])
+def test_a_newer_schema_wants_the_newer_dsched(url: str, command: list[str]) -> None:
+    store = open_store(url)
+    store.open()
+    assert isinstance(store, SqlStore)
+    store.writing(lambda execute: execute(f"INSERT INTO schema_version VALUES ({NEWEST + 1}, CURRENT_TIMESTAMP)"))
+    store.close()
+    result = db(*command, "--store", url)
+    assert isinstance(result.exception, ConfigError)
+    assert "start the newer dsched" in str(result.exception) and "migrate" not in str(result.exception)
 
 
 def test_check_finds_nothing_wrong(url: str) -> None:
