@@ -25,6 +25,7 @@ __all__ = ["Journal"]
 RENEW_S = 3.0
 SLOW_S = 2.0
 """A commit that takes longer counts as a store that is away: nothing more is decided on top of it."""
+_SLOW = f"no answer to a commit for {SLOW_S:g} s: it is slow, or somebody else holds a lock"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _TOLD_EVERY_S = 10.0
@@ -36,8 +37,8 @@ _PAGE = 1000
 class Journal:
     """Commits what one engine decides, for one term.
 
-    `act` runs effects; `lost` is called once when this term must end; `away` tells when the store goes (True) and
-    when it is back (False), while which nothing may be decided.
+    `act` runs effects; `lost` is called once when this term must end; `away` is told why the store is away, and None when
+    it is back: in between nothing may be decided.
     """
 
     log = Logger()
@@ -51,7 +52,7 @@ class Journal:
         clock: Clock,
         act: Callable[[Sequence[Effect]], None],
         lost: Callable[[Exception], None],
-        away: Callable[[bool], None],
+        away: Callable[[str | None], None],
     ) -> None:
         self._engine = engine
         self._store = store
@@ -156,7 +157,7 @@ class Journal:
         """Store `batch`, however long that takes; raises `BatchRefused` or `EpochLost`."""
         pause_s = _FIRST_PAUSE_S
         while True:
-            watch = self._clock.call_later(SLOW_S, self._set_away, True)
+            watch = self._clock.call_later(SLOW_S, self._set_away, _SLOW)
             try:
                 await self._writer.run(self._store.commit, batch)
             except StoreUnavailable as error:
@@ -168,7 +169,7 @@ class Journal:
                 self._clock.cancel(watch)
             self._committed_at_s = self._clock.monotonic()
             self.batches += 1
-            self._set_away(False)
+            self._set_away(None)
             return
 
     async def _find_out(self, batch: Batch, error: StoreUnavailable, pause_s: float) -> bool:
@@ -182,28 +183,31 @@ class Journal:
             self._told_at_s = now_s
             text = "the store did not answer batch {number}: {error}"
             self.log.warn(text, number=batch.number, error=error.message)  # noqa: G010
-        leader = await self._persist(self._writer, self._store.leader, pause_s=pause_s)
+        leader = await self._persist(self._writer, self._store.leader, pause_s=pause_s, why=error.message)
         if leader.epoch != batch.epoch or leader.batch not in (batch.number, batch.number - 1):
             raise EpochLost(f"epoch {leader.epoch} leads, batch {leader.batch}; this was {batch.epoch}")
         return bool(leader.batch == batch.number)
 
-    async def _persist(self, threads: Threads, read: Callable[..., Any], *args: Any, pause_s: float = 0.0) -> Any:
+    async def _persist(
+        self, threads: Threads, read: Callable[..., Any], *args: Any, pause_s: float = 0.0, why: str = ""
+    ) -> Any:
         """Return what the store says, however long it is away; `EpochLost` when the term ends meanwhile."""
         while not self._stopped:
             if pause_s:
-                self._set_away(True)
+                self._set_away(why)
                 await self._clock.sleep(pause_s)
             try:
                 return await threads.run(read, *args)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                why = error.message
                 pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         raise EpochLost("the term has ended")
 
-    def _set_away(self, away: bool) -> None:
-        if away is not self.is_away:
-            self.is_away = away
+    def _set_away(self, why: str | None) -> None:
+        if self.is_away is (why is None):
+            self.is_away = why is not None
             self._make_room()
-            self._tell_away(away)
+            self._tell_away(why)
 
     async def _commit_parts(
         self, batch: Batch, effects: Sequence[Effect], units: dict[str, Key], error: BatchRefused
@@ -224,7 +228,7 @@ class Journal:
         self._engine.renumber(number)
         counts = await self._persist(self._reader, self._store.open_counts)
         self._engine.recount(counts, await self._persist(self._reader, self._store.lanes))
-        self._set_away(False)
+        self._set_away(None)
 
     async def _give_up(self, part: Part, error: BatchRefused) -> None:
         self.log.error("the store refused {key}: {error}", key=part.key, error=error.message)

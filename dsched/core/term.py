@@ -237,9 +237,9 @@ class Term:
 
     # -- the store goes and comes
 
-    def _store_away(self, away: bool) -> None:
-        if away:
-            self.log.warn("the store is away: nothing is decided until it is back")  # noqa: G010
+    def _store_away(self, why: str | None) -> None:
+        if why is not None:
+            self.log.warn("the store is away ({why}): nothing is decided until it is back", why=why)  # noqa: G010
             self._clock.call_later(ANSWER_LIMIT_S, self._refuse_waiting)
             return
         self.log.info("the store is back")

@@ -62,11 +62,11 @@ class Pruning:
         if dry or not chosen:
             return Pruned(len(chosen), size, following)
         tasks = self._many(execute, self._task_keys, chosen, f"LIMIT {limit + 1}" if len(chosen) == 1 else "")
-        self._delete_tasks(execute, tasks[:limit] if len(chosen) == 1 else tasks)
+        # What is counted is what went here: somebody else may be at the same.
+        gone = self._delete_tasks(execute, tasks[:limit] if len(chosen) == 1 else tasks)
         if len(chosen) == 1 and len(tasks) > limit:
-            return Pruned(0, limit, after or "0::")
-        self._delete(execute, "run", "run_id", chosen)
-        return Pruned(len(chosen), len(tasks), following)
+            return Pruned(0, gone, after or "0::")
+        return Pruned(self._delete(execute, "run", "run_id", chosen), gone, following)
 
     def rest(self, execute: Execute, before_ms: int, rollups_before_ms: int, limit: int) -> Pruned:
         """Delete a portion of what belongs to no run; see `Store.prune_rest`."""
@@ -77,11 +77,11 @@ class Pruning:
         workers = [row[0] for row in execute(text, (before_ms, limit)).fetchall()]
         text = f"SELECT hour FROM rollup WHERE hour < {mark} ORDER BY hour LIMIT 1"
         hours = [row[0] for row in execute(text, (rollups_before_ms,)).fetchall()]
-        self._delete(execute, "log", "id", ids)
-        self._delete(execute, "worker", "worker_id", workers)
-        self._delete(execute, "rollup", "hour", hours)
+        gone = self._delete(execute, "log", "id", ids)
+        gone += self._delete(execute, "worker", "worker_id", workers)
+        gone += self._delete(execute, "rollup", "hour", hours)
         has_more = limit in (len(ids), len(workers)) or bool(hours)
-        return Pruned(0, len(ids) + len(workers) + len(hours), "more" if has_more else None)
+        return Pruned(0, gone, "more" if has_more else None)
 
     def _page(
         self, execute: Execute, lane: int, place: tuple[int, str] | None, before_ms: int, job: str | None, limit: int
@@ -100,12 +100,12 @@ class Pruning:
         rows: list[tuple[int, str, int | None, int, str]] = execute(text, [*values, limit]).fetchall()
         return rows
 
-    def _delete_tasks(self, execute: Execute, tasks: Sequence[tuple[Any, ...]]) -> None:
+    def _delete_tasks(self, execute: Execute, tasks: Sequence[tuple[Any, ...]]) -> int:
         names = [task_id for _, task_id in tasks]
         tried = [row[0] for row in self._many(execute, self._attempt_keys, names)]
         self._delete(execute, "attempt", "task_id", tried)
         self._delete(execute, "log", "id", [row[0] for row in self._many(execute, self._log_keys, names)])
-        self._delete(execute, "schedule_job", "job_id", sorted(job_id for job_id, _ in tasks))
+        return self._delete(execute, "schedule_job", "job_id", sorted(job_id for job_id, _ in tasks))
 
     def _many(self, execute: Execute, bulk: Bulk, keys: Sequence[Any], rest: str = "") -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
@@ -113,12 +113,11 @@ class Pruning:
             found += execute(f"{bulk.text(len(part))} {rest}", part).fetchall()
         return found
 
-    def _delete(self, execute: Execute, table: str, key: str, values: Sequence[Any]) -> None:
+    def _delete(self, execute: Execute, table: str, key: str, values: Sequence[Any]) -> int:
         bulk = self._deletes.get((table, key))
         if bulk is None:
             bulk = self._deletes[table, key] = where_in(f"DELETE FROM {table}", key, self._mark)
-        for part in chunks(values, _MOST_KEYS):
-            execute(bulk.text(len(part)), part)
+        return sum(execute(bulk.text(len(part)), part).rowcount for part in chunks(values, _MOST_KEYS))
 
 
 def _place(after: str | None) -> tuple[int, tuple[int, str] | None]:
