@@ -37,8 +37,8 @@ _PAGE = 1000
 class Journal:
     """Commits what one engine decides, for one term.
 
-    `act` runs effects; `lost` is called once when this term must end; `away` is told why the store is away, and None when
-    it is back: in between nothing may be decided.
+    `act` runs effects; `lost` is called once when this term must end; `away` is told why the store is away, and None
+    when it is back: in between nothing may be decided.
     """
 
     log = Logger()

@@ -430,13 +430,15 @@ class CoreService(Service):
 
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """Tell whether this core leads, or follows, with a store that answers, and what is missing."""
-        if self._term is None:
-            if self._follows:
-                return True, {"ready": True, "reason": None}
-            return False, {"ready": False, "reason": "this core neither leads nor follows (yet)"}
-        if self._term.journal.is_away:
-            return False, {"ready": False, "reason": "the store does not answer"}
-        return True, {"ready": True, "reason": None}
+        reason = None
+        if self._term is None and not self._follows:
+            reason = "this core neither leads nor follows (yet)"
+        elif self._term is not None and self._term.journal.is_away:
+            reason = "the store does not answer"
+        elif self._looks.problem is not None:
+            reason = f"the store cannot be read: {self._looks.problem}"
+            self._looks.look_again(self._store.leader)
+        return reason is None, {"ready": reason is None, "reason": reason}
 
 
 def _has_attempts(row: TaskRow) -> bool:
