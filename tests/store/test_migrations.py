@@ -166,6 +166,18 @@ def test_adopted_tables_get_the_indexes_of_new_ones(path: Path, tmp_path: Path) 
     assert ask(path, named) == ask(fresh, named)
 
 
+def test_columns_are_known_in_any_case(path: Path, rows: Any, leader_of: Any) -> None:
+    run_sql(path, "CREATE TABLE Schedule_Job (JOB_ID INTEGER PRIMARY KEY, Task_Id TEXT UNIQUE, Job_Name TEXT);")
+    run_sql(path, "INSERT INTO schedule_job VALUES (1, 'a', 'old');")
+    store = opened(path)
+    old = store.task("a")
+    assert old is not None and (old.job_id, old.job_name) == (1, "old")
+    leader_of(store).commit(runs_new=[rows.run()], tasks_new=[rows.task(14)])
+    assert store.load_active().tasks == [rows.task(14)]
+    store.close()
+    assert len([row for row in ask(path, "PRAGMA index_list(schedule_job)") if row[2]]) == 1
+
+
 def test_keys_that_were_not_unique_become_so(path: Path, rows: Any) -> None:
     run_sql(path, "CREATE TABLE schedule_job (job_id BIGINT, task_id VARCHAR(128));")
     run_sql(path, "INSERT INTO schedule_job VALUES (1, 'a'), (2, 'b');")
@@ -184,7 +196,18 @@ def test_keys_that_were_not_unique_become_so(path: Path, rows: Any) -> None:
         ("CREATE TABLE schedule_job (task_id TEXT)", "no column job_id"),
         ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, tenant TEXT NOT NULL)", "tenant"),
         ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, target_worker TEXT NOT NULL)", "target_worker"),
-        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params JSON)", "params has type JSON"),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params JSON)",
+            "params has type JSON, which changes text that looks like a number",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id TEXT, task_id TEXT)",
+            "job_id has type TEXT, which changes whole numbers: make it INTEGER",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id DOUBLE, task_id TEXT)",
+            "job_id has type DOUBLE, which changes whole numbers: make it INTEGER",
+        ),
         (
             "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT); INSERT INTO schedule_job VALUES (1,'a'),(1,'b')",
             "UNIQUE constraint failed",
