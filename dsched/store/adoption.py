@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from dsched.errors import ConfigError
 from dsched.store.statements import TASK
 
-__all__ = ["Column", "adopt", "missing", "missing_keys", "objections"]
+__all__ = ["Column", "adopt", "foreign_ids", "missing", "missing_keys", "objections"]
 
 _KEYS: Final = ("job_id", "task_id")
 _TIMES: Final = frozenset({"create_time", "update_time"})
@@ -47,13 +47,18 @@ def adopt(
     existing: Sequence[Column],
     wanted: Sequence[Column],
     unique: Iterable[tuple[str, ...]],
+    now_ms: int,
 ) -> None:
     """Add to `schedule_job` what it lacks of `wanted`, inside the transaction that the caller began; for SQLite.
 
-    `unique` are the column groups that are unique already. Raises `ConfigError` with every reason why new tasks could
-    not be written to the table; duplicates in a key surface as the database's own error.
+    `now_ms` is the wall clock's; `unique` are the column groups that are unique already. Raises `ConfigError` with
+    every reason why new tasks could not be written to the table; duplicates in a key surface as the database's own
+    error.
     """
     problems = [*objections(existing, wanted, _unfit)]
+    if not problems:
+        # Texts sort after all numbers, so that any are seen here.
+        problems += foreign_ids(execute(f"SELECT max(job_id) FROM {TASK.name}").fetchone()[0], now_ms)
     if problems:
         raise ConfigError(*(f"table schedule_job cannot be taken over: {problem}" for problem in problems))
     for column in missing(existing, wanted):
@@ -72,6 +77,21 @@ def missing_keys(unique: Iterable[tuple[str, ...]]) -> list[str]:
     """Return the columns that must be unique each and are not yet, where `unique` are the groups that are."""
     known = {tuple(name.lower() for name in group) for group in unique}
     return [key for key in _KEYS if (key,) not in known]
+
+
+def foreign_ids(highest: Any, now_ms: int) -> Iterable[str]:
+    """Yield why the ids that are there cannot stay, given the highest of them, None if there are none.
+
+    New ones must be above them, and have to be milliseconds << 16: lists filtered by time read that out of them.
+    """
+    bound = now_ms << 16
+    if highest is not None and not isinstance(highest, int):
+        yield f"its largest job_id is {highest!r}, no whole number: renumber such rows, or move them to another table"
+    elif highest is not None and highest > bound:
+        yield (
+            f"its largest job_id is {highest}, and dsched, whose ids follow the clock and are at {bound} now, would"
+            " have to go on above it: renumber the rows beyond that, or move them to another table"
+        )
 
 
 def _declare(column: Column) -> str:

@@ -99,7 +99,8 @@ class SqliteStore(SqlStore):
     """A store in one SQLite file; the contract is `dsched.store.interface.Store`.
 
     `synchronous` FULL makes a commit survive a power cut, NORMAL only a crash of the process. `busy_timeout_s` is how
-    long a lock of another process is waited for before `StoreUnavailable`. `migrations` are for tests.
+    long a lock of another process is waited for before `StoreUnavailable`. `time_s` is the wall clock, which the ids of
+    a table that was there before are held against. `migrations` are for tests.
     """
 
     readers = 1
@@ -112,6 +113,7 @@ class SqliteStore(SqlStore):
         url: str | None = None,
         busy_timeout_s: float = 5.0,
         migrations: Sequence[Migration] | None = None,
+        time_s: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(_MARK, _HINT, Writes(_MARK, most_rows=_MOST_ROWS, variables=999))
         self.url = url if url is not None else f"sqlite:///{quote(path)}"
@@ -119,6 +121,7 @@ class SqliteStore(SqlStore):
         self._synchronous = synchronous
         self._busy_timeout_s = busy_timeout_s
         self._migrations = load_migrations("sqlite") if migrations is None else tuple(migrations)
+        self._time_s = time_s
         self._file: tuple[int, int] | None = None
         self._writer = _Connection(self._connect_writer)
         self._reader = _Connection(self._connect_reader)
@@ -284,7 +287,8 @@ class SqliteStore(SqlStore):
             wanted = _columns(fresh, TASK)
         finally:
             fresh.close()
-        adopt(database.execute, _columns(database, TASK), wanted, _unique(database, TASK))
+        now_ms = round(self._time_s() * 1000)
+        adopt(database.execute, _columns(database, TASK), wanted, _unique(database, TASK), now_ms)
 
     # -- writes
 

@@ -222,6 +222,35 @@ def test_a_table_that_cannot_be_written_is_refused_untouched(path: Path, table: 
     assert ask(path, "SELECT sql FROM sqlite_master") == before
 
 
+BOUND = 1_000_000 << 16  # what dsched gives out 1000 s after the epoch
+
+
+@pytest.mark.parametrize(
+    ("kind", "job_id", "says"),
+    [
+        ("BIGINT", f"{BOUND + 1}", f"largest job_id is {BOUND + 1}, .* {BOUND} now.* renumber"),
+        ("INTEGER PRIMARY KEY", f"{(1 << 63) - 1}", f"largest job_id is {(1 << 63) - 1}, .* {BOUND} now.* renumber"),
+        ("BIGINT", "'x'", "largest job_id is 'x', no whole number"),
+        ("BIGINT", "1e19", r"largest job_id is 1e\+19, no whole number"),
+    ],
+)
+def test_ids_above_those_of_today_are_refused_untouched(path: Path, kind: str, job_id: str, says: str) -> None:
+    run_sql(path, f"CREATE TABLE schedule_job (job_id {kind}, task_id TEXT);")
+    run_sql(path, f"INSERT INTO schedule_job VALUES ({job_id}, 'a'), (9, 'b');")
+    before = ask(path, "SELECT sql FROM sqlite_master")
+    with pytest.raises(ConfigError, match=says):
+        SqliteStore(str(path), time_s=lambda: 1000.0).open()
+    assert ask(path, "SELECT sql FROM sqlite_master") == before
+
+
+def test_ids_up_to_those_of_today_are_taken_over(path: Path) -> None:
+    run_sql(path, f"CREATE TABLE schedule_job (job_id, task_id); INSERT INTO schedule_job VALUES ({BOUND}, 'a');")
+    store = SqliteStore(str(path), time_s=lambda: 1000.0)
+    store.open()
+    assert store.statuses(["a"]) == {"a": None}
+    store.close()
+
+
 # -- several at once
 
 OPEN = """

@@ -349,3 +349,44 @@ def test_a_table_that_cannot_be_written_is_refused_untouched(
     with pytest.raises(ConfigError, match=says):
         opened(mysql_url)
     assert databases.execute(mysql_url, "SHOW CREATE TABLE schedule_job") == before
+    assert databases.execute(mysql_url, "SHOW TABLES") == [("schedule_job",)]
+
+
+BOUND = 1_000_000 << 16  # what dsched gives out 1000 s after the epoch
+
+
+@pytest.mark.parametrize(
+    ("kind", "job_id"),
+    [
+        ("BIGINT", BOUND + 1),
+        ("BIGINT PRIMARY KEY", (1 << 63) - 1),
+        ("BIGINT UNSIGNED PRIMARY KEY", (1 << 64) - 1),
+        ("VARCHAR(20)", BOUND + 1),
+        ("DECIMAL(30)", 10**29),
+    ],
+)
+def test_ids_above_those_of_today_are_refused_untouched(
+    databases: Databases, mysql_url: str, kind: str, job_id: int
+) -> None:
+    databases.execute(
+        mysql_url,
+        f"CREATE TABLE schedule_job (job_id {kind}, task_id TEXT)",
+        f"INSERT INTO schedule_job VALUES ({job_id}, 'a'), (9, 'b')",
+    )
+    before = databases.execute(mysql_url, "SHOW CREATE TABLE schedule_job")
+    with pytest.raises(ConfigError, match=f"largest job_id is {job_id}, .* {BOUND} now.* renumber"):
+        MySqlStore(parse_url(mysql_url, os.environ), time_s=lambda: 1000.0).open()
+    assert databases.execute(mysql_url, "SHOW CREATE TABLE schedule_job") == before
+    assert databases.execute(mysql_url, "SHOW TABLES") == [("schedule_job",)]
+
+
+def test_ids_up_to_those_of_today_are_taken_over(databases: Databases, mysql_url: str) -> None:
+    databases.execute(
+        mysql_url,
+        "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT)",
+        f"INSERT INTO schedule_job VALUES ({BOUND}, 'a')",
+    )
+    store = MySqlStore(parse_url(mysql_url, os.environ), time_s=lambda: 1000.0)
+    store.open()
+    assert store.statuses(["a"]) == {"a": None}
+    store.close()

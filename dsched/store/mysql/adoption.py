@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import pymysql
 
 from dsched.errors import ConfigError
-from dsched.store.adoption import Column, missing, missing_keys, objections
+from dsched.store.adoption import Column, foreign_ids, missing, missing_keys, objections
 from dsched.store.migrations import Migration
 from dsched.store.mysql.faults import RIGHTS, code_of, text_of, will_stay
 from dsched.store.statements import TASK
@@ -19,9 +19,8 @@ _TYPE: Final = re.compile(r"([a-z]+)(?:\((\d+)\))?(.*)")
 _TEXTS: Final = ("tinytext", "text", "mediumtext", "longtext")
 _STRINGS: Final = frozenset({"char", "varchar", *_TEXTS})
 _BYTES: Final = frozenset({"tinyblob", "blob", "mediumblob", "longblob"})
-_NUMBERS: Final = frozenset(
-    {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit", "year"}
-)
+_WHOLE: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
+_NUMBERS: Final = _WHOLE | {"decimal", "float", "double", "bit", "year"}
 _FITS: Final = {
     "bigint": (_NUMBERS | _STRINGS, "which holds no whole numbers"),
     "timestamp": (_STRINGS | {"timestamp", "datetime", "date"}, "which holds no instants"),
@@ -66,7 +65,7 @@ def _columns(cursor: Any, table: str) -> list[_Described]:
     return [_Described(*row[:7]) for row in cursor.fetchall()]
 
 
-def adopt(cursor: Any, migration: Migration) -> None:
+def adopt(cursor: Any, migration: Migration, now_ms: int) -> None:
     """Give `schedule_job` the columns, types and keys that dsched needs; its rows stay. May be cut off and repeated."""
     [create] = [text for text in migration.statements() if text.startswith(_CREATE)]
     cursor.execute(f"CREATE TEMPORARY TABLE {_WANTED} {create.removeprefix(_CREATE)}")
@@ -81,6 +80,8 @@ def adopt(cursor: Any, migration: Migration) -> None:
         for column in existing
         if column.is_computed and column.name.lower() in described
     ]
+    if not problems:
+        problems += foreign_ids(_highest_id(cursor, existing), now_ms)
     if problems:
         raise _refused(*problems)
     clauses = [f"ADD COLUMN {_declare(cursor, described[c.name], adding=True)}" for c in missing(have, want)]
@@ -107,6 +108,14 @@ def adopt(cursor: Any, migration: Migration) -> None:
 
 def _refused(*problems: str) -> ConfigError:
     return ConfigError(*(f"table {TASK.name} cannot be taken over: {problem}" for problem in problems))
+
+
+def _highest_id(cursor: Any, columns: list[_Described]) -> int | None:
+    [kind] = [_split(column.type)[0] for column in columns if column.name.lower() == "job_id"]
+    is_whole = kind in _WHOLE  # an index tells at once then
+    cursor.execute(f"SELECT max({'job_id' if is_whole else 'CAST(job_id AS DECIMAL(65))'}) FROM {TASK.name}")
+    [highest] = cursor.fetchone()
+    return None if highest is None else int(highest)
 
 
 def _unique(cursor: Any) -> list[tuple[str, ...]]:

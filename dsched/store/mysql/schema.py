@@ -33,8 +33,8 @@ def needs_migration(cursor: Any, migrations: Sequence[Migration], store: str) ->
     return bool(outstanding(schema_version(cursor), migrations, store))
 
 
-def migrate(connection: Any, migrations: Sequence[Migration], store: str) -> None:
-    """Bring the schema up to date; one process does, others wait and find it done."""
+def migrate(connection: Any, migrations: Sequence[Migration], store: str, now_ms: int) -> None:
+    """Bring the schema up to date; one process does, others wait and find it done. `now_ms` is the wall clock's."""
     cursor = connection.cursor()
     cursor.execute(f"SELECT GET_LOCK({_LOCK}, {_LOCK_WAIT_S})")
     if cursor.fetchone()[0] != 1:
@@ -44,10 +44,10 @@ def migrate(connection: Any, migrations: Sequence[Migration], store: str) -> Non
     steps = outstanding(current, migrations, store)
     if not steps:
         return
+    if not current and is_there(cursor):
+        adopt(cursor, migrations[0], now_ms)  # first: what it refuses it leaves as it was
     for statement in _TABLES:
         cursor.execute(statement)
-    if not current and is_there(cursor):
-        adopt(cursor, migrations[0])
     for migration in steps:
         _apply(connection, cursor, migration)
     # The lock goes with the connection.
