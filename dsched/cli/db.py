@@ -43,14 +43,14 @@ def db() -> None:
 @_store_option
 @_json_option
 def migrate(url: str, as_json: bool) -> None:
-    """Create the schema, or bring it up to date. SQLite is copied first."""
+    """Create the schema, or bring it up to date. A file of SQLite that has something in it is copied first."""
     store = _named(url)
     before, _ = store.versions()
     with _opened(store):
         after, _ = store.versions()
     backup = None
-    if isinstance(store, SqliteStore) and 0 < before < after:
-        backup = str(store.backup_path(before))
+    if isinstance(store, SqliteStore) and store.upgrade.backup is not None:
+        backup = str(store.upgrade.backup)
     if as_json:
         _print({"from": before, "to": after, "backup": backup})
     elif before == after:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from dsched.errors import ConfigError
 from dsched.store.statements import TASK
 
-__all__ = ["Column", "adopt", "foreign_ids", "missing", "missing_keys", "objections"]
+__all__ = ["Column", "foreign_ids", "missing", "missing_keys", "objections", "plan"]
 
 _KEYS: Final = ("job_id", "task_id")
 _TIMES: Final = frozenset({"create_time", "update_time"})
@@ -42,18 +42,18 @@ class Column(NamedTuple):
         return self.name.lower()
 
 
-def adopt(
+def plan(
     execute: Callable[[str], Any],
     existing: Sequence[Column],
     wanted: Sequence[Column],
     unique: Iterable[tuple[str, ...]],
     now_ms: int,
-) -> None:
-    """Add to `schedule_job` what it lacks of `wanted`, inside the transaction that the caller began; for SQLite.
+) -> list[str]:
+    """Return the statements that add to `schedule_job` what it lacks of `wanted`; for SQLite.
 
-    `now_ms` is the wall clock's; `unique` are the column groups that are unique already. Raises `ConfigError` with
-    every reason why new tasks could not be written to the table; duplicates in a key surface as the database's own
-    error.
+    `execute` only looks. `now_ms` is the wall clock's; `unique` are the column groups that are unique already. Raises
+    `ConfigError` with every reason why new tasks could not be written to the table; duplicates in a key surface as the
+    database's own error.
     """
     problems = [*objections(existing, wanted, _unfit)]
     if not problems:
@@ -61,10 +61,10 @@ def adopt(
         problems += foreign_ids(execute(f"SELECT max(job_id) FROM {TASK.name}").fetchone()[0], now_ms)
     if problems:
         raise ConfigError(*(f"table schedule_job cannot be taken over: {problem}" for problem in problems))
-    for column in missing(existing, wanted):
-        execute(f"ALTER TABLE {TASK.name} ADD COLUMN {_declare(column)}")
-    for key in missing_keys(unique):
-        execute(f"CREATE UNIQUE INDEX schedule_job_{key} ON {TASK.name} ({key})")
+    return [
+        *(f"ALTER TABLE {TASK.name} ADD COLUMN {_declare(column)}" for column in missing(existing, wanted)),
+        *(f"CREATE UNIQUE INDEX schedule_job_{key} ON {TASK.name} ({key})" for key in missing_keys(unique)),
+    ]
 
 
 def missing(existing: Sequence[Column], wanted: Sequence[Column]) -> list[Column]:

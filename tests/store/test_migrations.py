@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dsched.errors import ConfigError
-from dsched.store.migrations import Migration, load_migrations
+from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.sqlite import SqliteStore
 from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER
 
@@ -135,6 +135,23 @@ def test_a_table_of_somebody_else_is_in_the_way(path: Path) -> None:
 # -- a table that was there before
 
 
+@pytest.mark.parametrize("there", ["schedule_job", "another"])
+def test_a_file_of_others_is_backed_up_first(path: Path, there: str) -> None:
+    if there == "schedule_job":
+        legacy(path)
+    else:
+        run_sql(path, "CREATE TABLE another (x); INSERT INTO another VALUES (5);")
+    before = ask(path, "SELECT sql FROM sqlite_master"), ask(path, f"SELECT * FROM {there}")
+    store = opened(path)
+    backup = path.with_name("store.db.v0.backup")
+    assert store.upgrade == Upgrade(0, NEWEST, backup)
+    store.close()
+    assert (ask(backup, "SELECT sql FROM sqlite_master"), ask(backup, f"SELECT * FROM {there}")) == before
+    store.open()
+    assert store.upgrade == Upgrade()
+    store.close()
+
+
 def test_old_rows_are_kept_and_never_active(path: Path, rows: Any, leader_of: Any) -> None:
     legacy(path, extra=", owner TEXT DEFAULT 'ops'")
     store = opened(path)
@@ -241,6 +258,7 @@ def test_ids_above_those_of_today_are_refused_untouched(path: Path, kind: str, j
     with pytest.raises(ConfigError, match=says):
         SqliteStore(str(path), time_s=lambda: 1000.0).open()
     assert ask(path, "SELECT sql FROM sqlite_master") == before
+    assert [file.name for file in path.parent.iterdir()] == ["store.db"]
 
 
 def test_ids_up_to_those_of_today_are_taken_over(path: Path) -> None:
@@ -255,7 +273,7 @@ def test_ids_up_to_those_of_today_are_taken_over(path: Path) -> None:
 
 OPEN = """
 import sys
-from dsched.store.migrations import Migration, load_migrations
+from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.sqlite import SqliteStore
 steps = load_migrations("sqlite")
 further = [Migration(int(sys.argv[2]), "9999_x.sql", "CREATE TABLE added (x);\\n")]

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def test_migrate_tells_where_the_older_file_is(tmp_path: Path) -> None:
     result = db("migrate", "--store", f"sqlite:///{path}")
     assert result.output == f"schema version 1 -> {NEWEST}\nas it was before: {path}.v1.backup\n"
     assert (tmp_path / "store.db.v1.backup").exists()
+
+
+def test_migrate_tells_where_the_file_of_others_is(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE schedule_job (job_id INTEGER PRIMARY KEY, task_id TEXT UNIQUE)")
+    result = db("migrate", "--store", f"sqlite:///{path}")
+    assert f"schema version {NEWEST} created\nas it was before: {path}.v0.backup\n" in result.output
+    assert (tmp_path / "store.db.v0.backup").exists()
 
 
 @pytest.mark.parametrize("command", [["check"], ["prune", "--older-than", "1d"]])
