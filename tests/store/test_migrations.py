@@ -280,6 +280,7 @@ further = [Migration(int(sys.argv[2]), "9999_x.sql", "CREATE TABLE added (x);\\n
 store = SqliteStore(sys.argv[1], migrations=[*steps, *further][: int(sys.argv[2])])
 sys.stdin.readline()
 store.open()
+print(store.upgrade.after)
 store.leader()
 store.close()
 """
@@ -296,6 +297,7 @@ def test_processes_that_open_at_once_migrate_once(path: Path, start: str) -> Non
         subprocess.Popen(
             [sys.executable, "-c", OPEN, str(path), version],
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -305,8 +307,11 @@ def test_processes_that_open_at_once_migrate_once(path: Path, start: str) -> Non
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
+    done = []
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
+        done.append(int(output))
+    assert sorted(done) == [0, 0, 0, 0, int(version)]  # each knows whether it was the one
     assert len(ask(path, "SELECT version FROM schema_version")) == int(version)
     assert ask(path, "SELECT epoch FROM leader") == [(0,)]

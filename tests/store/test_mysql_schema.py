@@ -145,6 +145,7 @@ store = MySqlStore(parse_url(sys.argv[1], {}))
 print("ready", flush=True)
 sys.stdin.readline()
 store.open()
+print(store.upgrade.after)
 store.leader()
 store.close()
 """
@@ -171,9 +172,12 @@ def test_processes_that_open_at_once_migrate_once(databases: Databases, mysql_ur
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
     for process in processes:
         go(process)
+    done = []
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
+        done.append(int(output))
+    assert sorted(done) == [0, 0, NEWEST]  # each knows whether it was the one
     assert databases.execute(mysql_url, "SELECT count(*) FROM schema_version") == [(NEWEST,)]
     assert databases.execute(mysql_url, "SELECT epoch FROM leader") == [(0,)]
 

@@ -10,13 +10,14 @@ from typing import Any, Final
 import pymysql
 
 from dsched.errors import ConfigError, StoreUnavailable
-from dsched.store.migrations import Migration, outstanding
+from dsched.store.migrations import Migration, Upgrade, outstanding
 from dsched.store.mysql.adoption import adopt, is_there
 from dsched.store.mysql.faults import RIGHTS, code_of, is_answer, text_of, will_stay
 
-__all__ = ["migrate", "needs_migration", "schema_version"]
+__all__ = ["LOCK", "migrate", "needs_migration", "schema_version"]
 
-_LOCK: Final = "CONCAT('dsched:', SHA1(DATABASE()))"
+LOCK: Final = "CONCAT('dsched:', SHA1(DATABASE()))"
+"""The name of the server's lock that whoever migrates holds."""
 _LOCK_WAIT_S: Final = 30
 _DONE_ALREADY: Final = frozenset({1050, 1060, 1061, 1051, 1091})
 """Table, column or key exists; table or key does not exist."""
@@ -33,10 +34,13 @@ def needs_migration(cursor: Any, migrations: Sequence[Migration], store: str) ->
     return bool(outstanding(schema_version(cursor), migrations, store))
 
 
-def migrate(connection: Any, migrations: Sequence[Migration], store: str, now_ms: int) -> None:
-    """Bring the schema up to date; one process does, others wait and find it done. `now_ms` is the wall clock's."""
+def migrate(connection: Any, migrations: Sequence[Migration], store: str, now_ms: int, upgrade: Upgrade) -> None:
+    """Bring the schema up to date; one process does, others wait and find it done.
+
+    `now_ms` is the wall clock's. What is done is written down in `upgrade`, step by step, for each one stays.
+    """
     cursor = connection.cursor()
-    cursor.execute(f"SELECT GET_LOCK({_LOCK}, {_LOCK_WAIT_S})")
+    cursor.execute(f"SELECT GET_LOCK({LOCK}, {_LOCK_WAIT_S})")
     if cursor.fetchone()[0] != 1:
         raise StoreUnavailable(f"MySQL: another process brings the schema of {store} up to date")
     connection.rollback()  # what was seen before the wait is old
@@ -48,8 +52,10 @@ def migrate(connection: Any, migrations: Sequence[Migration], store: str, now_ms
         adopt(cursor, migrations[0], now_ms)  # first: what it refuses it leaves as it was
     for statement in _TABLES:
         cursor.execute(statement)
+    upgrade.before = current
     for migration in steps:
         _apply(connection, cursor, migration)
+        upgrade.after = migration.version
     # The lock goes with the connection.
 
 

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from dsched.errors import BatchRefused, ConfigError
 from dsched.model.rows import LeaderRow
 from dsched.model.task import OPEN, TaskState
-from dsched.store.migrations import Migration, load_migrations
+from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.mysql.connection import Connections, MySqlSettings, connect
 from dsched.store.mysql.faults import DRIVER_ERRORS, refusal
 from dsched.store.mysql.runner import Runner
@@ -84,6 +84,7 @@ class MySqlStore(SqlStore):
         self._context = settings.context()
         self._lock_wait_s = lock_wait_s
         self._pause_s = pause_s
+        self.upgrade = Upgrade()
         self._time_s = time_s
         self._migrations = load_migrations("mysql") if migrations is None else tuple(migrations)
         self._readers = Connections(
@@ -103,6 +104,7 @@ class MySqlStore(SqlStore):
 
         Raises `ConfigError` where waiting cannot help: login, rights, no such database, an old server.
         """
+        self.upgrade = Upgrade()
         self._readers.open()
         self._writers.open()
         try:
@@ -114,7 +116,7 @@ class MySqlStore(SqlStore):
                 self._readers.mine().rollback()
             if outstanding:
                 with closing(connect(self._settings, timeout_s=_MIGRATION_LIMIT_S, context=self._context)) as own:
-                    migrate(own, self._migrations, self.url, round(self._time_s() * 1000))
+                    migrate(own, self._migrations, self.url, round(self._time_s() * 1000), self.upgrade)
         except DRIVER_ERRORS as error:
             self.close()
             raise refusal(error, self.url, self._settings.doubt) from error
