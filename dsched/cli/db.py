@@ -15,6 +15,7 @@ import click
 from dsched.errors import ConfigError, StoreUnavailable
 from dsched.store.interface import Pruned, Store
 from dsched.store.migrations import refuse_newer
+from dsched.store.mysql import MySqlStore
 from dsched.store.reads import SqlReads
 from dsched.store.sqlite import SqliteStore
 from dsched.store.url import open_store
@@ -43,18 +44,23 @@ def db() -> None:
 @_store_option
 @_json_option
 def migrate(url: str, as_json: bool) -> None:
-    """Create the schema, or bring it up to date. SQLite is copied first."""
+    """Create the schema, or bring it up to date. A file of SQLite that has something in it is copied first."""
     store = _named(url)
     before, _ = store.versions()
     with _opened(store):
         after, _ = store.versions()
-    backup = None
-    if isinstance(store, SqliteStore) and 0 < before < after:
-        backup = str(store.backup_path(before))
+    assert isinstance(store, SqliteStore | MySqlStore)
+    done = store.upgrade
+    by_another = before < after and not done.after
+    if done.after:
+        before, after = done.before, done.after
+    backup = str(done.backup) if done.backup else None
     if as_json:
-        _print({"from": before, "to": after, "backup": backup})
+        _print({"from": before, "to": after, "by_another": by_another, "backup": backup})
     elif before == after:
         click.echo(f"schema version {after}: nothing to do")
+    elif by_another:
+        click.echo(f"schema version {after}: another process has migrated it meanwhile")
     else:
         click.echo(f"schema version {before} -> {after}" if before else f"schema version {after} created")
         if backup:

@@ -15,10 +15,17 @@ from typing import Any, Final, NamedTuple
 from dsched.errors import ConfigError
 from dsched.store.statements import TASK
 
-__all__ = ["Column", "adopt", "missing", "missing_keys", "objections"]
+__all__ = ["Column", "foreign_ids", "missing", "missing_keys", "objections", "plan"]
 
 _KEYS: Final = ("job_id", "task_id")
 _TIMES: Final = frozenset({"create_time", "update_time"})
+_AFFINITIES: Final = {
+    "INTEGER": ("INT",), "TEXT": ("CHAR", "CLOB", "TEXT"), "BLOB": ("BLOB",), "REAL": ("REAL", "FLOA", "DOUB"),
+}  # fmt: skip
+"""SQLite's rules, in their order: which words in a declared type give it which affinity."""
+
+Unfit = Callable[["Column", "Column"], str | None]
+"""Says why a column cannot become one that holds what the second one holds, and what it must be; None if it can."""
 
 
 class Column(NamedTuple):
@@ -30,42 +37,61 @@ class Column(NamedTuple):
     default: str | None
 
     @property
-    def keeps_text(self) -> bool:
-        """Tell whether text that looks like a number stays text (SQLite's rule of affinity, good for others too)."""
-        kind = self.type.upper()
-        return "INT" not in kind and (not kind or any(word in kind for word in ("CHAR", "CLOB", "TEXT", "BLOB")))
+    def key(self) -> str:
+        """What it is known by: no database tells names of columns apart by case."""
+        return self.name.lower()
 
 
-def adopt(
+def plan(
     execute: Callable[[str], Any],
     existing: Sequence[Column],
     wanted: Sequence[Column],
     unique: Iterable[tuple[str, ...]],
-) -> None:
-    """Add to `schedule_job` what it lacks of `wanted`, inside the transaction that the caller began; for SQLite.
+    now_ms: int,
+) -> list[str]:
+    """Return the statements that add to `schedule_job` what it lacks of `wanted`; for SQLite.
 
-    `unique` are the column groups that are unique already. Raises `ConfigError` with every reason why new tasks could
-    not be written to the table; duplicates in a key surface as the database's own error.
+    `execute` only looks. `now_ms` is the wall clock's; `unique` are the column groups that are unique already. Raises
+    `ConfigError` with every reason why new tasks could not be written to the table; duplicates in a key surface as the
+    database's own error.
     """
-    problems = [*objections(existing, wanted)]
+    problems = [*objections(existing, wanted, _unfit)]
+    if not problems:
+        # Texts sort after all numbers, so that any are seen here.
+        problems += foreign_ids(execute(f"SELECT max(job_id) FROM {TASK.name}").fetchone()[0], now_ms)
     if problems:
         raise ConfigError(*(f"table schedule_job cannot be taken over: {problem}" for problem in problems))
-    for column in missing(existing, wanted):
-        execute(f"ALTER TABLE {TASK.name} ADD COLUMN {_declare(column)}")
-    for key in missing_keys(unique):
-        execute(f"CREATE UNIQUE INDEX schedule_job_{key} ON {TASK.name} ({key})")
+    return [
+        *(f"ALTER TABLE {TASK.name} ADD COLUMN {_declare(column)}" for column in missing(existing, wanted)),
+        *(f"CREATE UNIQUE INDEX schedule_job_{key} ON {TASK.name} ({key})" for key in missing_keys(unique)),
+    ]
 
 
 def missing(existing: Sequence[Column], wanted: Sequence[Column]) -> list[Column]:
     """Return the columns of `wanted` that the table lacks."""
-    have = {column.name for column in existing}
+    have = {column.key for column in existing}
     return [column for column in wanted if column.name not in have]
 
 
 def missing_keys(unique: Iterable[tuple[str, ...]]) -> list[str]:
     """Return the columns that must be unique each and are not yet, where `unique` are the groups that are."""
-    known = set(unique)
+    known = {tuple(name.lower() for name in group) for group in unique}
     return [key for key in _KEYS if (key,) not in known]
+
+
+def foreign_ids(highest: Any, now_ms: int) -> Iterable[str]:
+    """Yield why the ids that are there cannot stay, given the highest of them, None if there are none.
+
+    New ones must be above them, and have to be milliseconds << 16: lists filtered by time read that out of them.
+    """
+    bound = now_ms << 16
+    if highest is not None and not isinstance(highest, int):
+        yield f"its largest job_id is {highest!r}, no whole number: renumber such rows, or move them to another table"
+    elif highest is not None and highest > bound:
+        yield (
+            f"its largest job_id is {highest}, and dsched, whose ids follow the clock and are at {bound} now, would"
+            " have to go on above it: renumber the rows beyond that, or move them to another table"
+        )
 
 
 def _declare(column: Column) -> str:
@@ -75,19 +101,40 @@ def _declare(column: Column) -> str:
     return f"{text} NOT NULL DEFAULT {column.default}"
 
 
-def objections(existing: Sequence[Column], wanted: Sequence[Column]) -> Iterable[str]:
+def _unfit(column: Column, wanted: Column) -> str | None:
+    """Say what SQLite, where any column takes any value, would change by the affinity of the column."""
+    affinity = _affinity(column.type)
+    if column.key in _TIMES:
+        return None
+    if _affinity(wanted.type) == "TEXT":
+        return None if affinity in ("TEXT", "BLOB") else "which changes text that looks like a number: make it TEXT"
+    return "which changes whole numbers: make it INTEGER" if affinity in ("TEXT", "REAL") else None
+
+
+def _affinity(kind: str) -> str:
+    """Return the affinity that SQLite gives to a declared type."""
+    kind = kind.upper()
+    for affinity, words in _AFFINITIES.items():
+        if any(word in kind for word in words):
+            return affinity
+    return "NUMERIC" if kind else "BLOB"
+
+
+def objections(existing: Sequence[Column], wanted: Sequence[Column], unfit: Unfit) -> Iterable[str]:
     """Yield every reason why new tasks could not be written to the table, whatever is added to it."""
-    have = {column.name for column in existing}
+    have = {column.key for column in existing}
     for key in _KEYS:
         if key not in have:
             yield f"it has no column {key}"
-    types = {column.name: column for column in wanted}
+    types = {column.key: column for column in wanted}
     for column in existing:
-        if column.name not in types:
+        ours = types.get(column.key)
+        if ours is None:
             if column.required and column.default is None:
                 yield f"its column {column.name} must be given and dsched does not know it: give it a default"
             continue
-        if column.required and column.name in TASK.optional:
+        if column.required and column.key in TASK.optional:
             yield f"its column {column.name} is NOT NULL, dsched writes nulls there"
-        if types[column.name].keeps_text and column.name not in _TIMES and not column.keeps_text:
-            yield f"its column {column.name} has type {column.type}, which changes text that looks like a number"
+        reason = unfit(column, ours)
+        if reason is not None:
+            yield f"its column {column.name} has type {column.type}, {reason}"

@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from dsched.errors import ConfigError
 
-__all__ = ["Migration", "apply", "load_migrations", "outstanding", "refuse_newer"]
+__all__ = ["Migration", "Upgrade", "apply", "load_migrations", "outstanding", "refuse_newer"]
 
 _FILE: Final = re.compile(r"([0-9]{4})_[a-z0-9_]+\.sql\Z")
 _COMMENT: Final = re.compile(r"--[^\n]*")
@@ -34,6 +35,18 @@ class Migration:
     def statements(self) -> list[str]:
         """Return the statements, comments and blank ones left out."""
         return [part.strip() for part in _END.split(_COMMENT.sub("", self.sql)) if part.strip()]
+
+
+@dataclass(slots=True)
+class Upgrade:
+    """What one process has done to a schema since it opened the store, as far as it came."""
+
+    before: int = 0
+    """The version that the schema had, 0 for none."""
+    after: int = 0
+    """The version that it has got; 0 if nothing was to be done, or another process did it."""
+    backup: Path | None = None
+    """Where the file is as it was."""
 
 
 def load_migrations(dialect: str) -> tuple[Migration, ...]:

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from dsched.errors import BatchRefused, ConfigError, DschedError, StoreUnavailable
-from dsched.store.adoption import Column, adopt
-from dsched.store.migrations import Migration, apply, load_migrations, outstanding
+from dsched.store.adoption import Column, plan
+from dsched.store.migrations import Migration, Upgrade, apply, load_migrations, outstanding
 from dsched.store.sql_store import SqlStore
 from dsched.store.statements import TASK, Table
 from dsched.store.writes import Writes
@@ -99,7 +99,8 @@ class SqliteStore(SqlStore):
     """A store in one SQLite file; the contract is `dsched.store.interface.Store`.
 
     `synchronous` FULL makes a commit survive a power cut, NORMAL only a crash of the process. `busy_timeout_s` is how
-    long a lock of another process is waited for before `StoreUnavailable`. `migrations` are for tests.
+    long a lock of another process is waited for before `StoreUnavailable`. `time_s` is the wall clock, which the ids of
+    a table that was there before are held against. `migrations` are for tests.
     """
 
     readers = 1
@@ -112,6 +113,7 @@ class SqliteStore(SqlStore):
         url: str | None = None,
         busy_timeout_s: float = 5.0,
         migrations: Sequence[Migration] | None = None,
+        time_s: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(_MARK, _HINT, Writes(_MARK, most_rows=_MOST_ROWS, variables=999))
         self.url = url if url is not None else f"sqlite:///{quote(path)}"
@@ -119,6 +121,8 @@ class SqliteStore(SqlStore):
         self._synchronous = synchronous
         self._busy_timeout_s = busy_timeout_s
         self._migrations = load_migrations("sqlite") if migrations is None else tuple(migrations)
+        self.upgrade = Upgrade()
+        self._time_s = time_s
         self._file: tuple[int, int] | None = None
         self._writer = _Connection(self._connect_writer)
         self._reader = _Connection(self._connect_reader)
@@ -249,17 +253,25 @@ class SqliteStore(SqlStore):
         return self.path.with_name(f"{self.path.name}.v{version}.backup")
 
     def _migrate(self, database: sqlite3.Connection) -> None:
+        self.upgrade = Upgrade()
         if not outstanding(_schema_version(database), self._migrations, str(self.path)):
             return
         database.execute("BEGIN IMMEDIATE")
         current = _schema_version(database)  # again: another process may have migrated while this one waited
         steps = outstanding(current, self._migrations, str(self.path))
-        if current and steps:
-            self._back_up(current)
-        elif steps and _columns(database, TASK):
-            self._adopt(database)
-        apply(database.execute, steps)
-        database.execute("COMMIT")
+        if steps:
+            upgrade = Upgrade(current, steps[-1].version)
+            adoption = [] if current else self._adoption(database)
+            if _has_content(database):
+                self._back_up(current)
+                upgrade.backup = self.backup_path(current)
+            for statement in adoption:
+                database.execute(statement)
+            apply(database.execute, steps)
+            database.execute("COMMIT")
+            self.upgrade = upgrade
+        else:
+            database.execute("ROLLBACK")
 
     def _back_up(self, version: int) -> None:
         """Copy the file as it is before a migration, beside it; complete or not there at all."""
@@ -276,7 +288,11 @@ class SqliteStore(SqlStore):
             os.fsync(file.fileno())
         partial.replace(target)
 
-    def _adopt(self, database: sqlite3.Connection) -> None:
+    def _adoption(self, database: sqlite3.Connection) -> list[str]:
+        """Return the statements that adopt a table of tasks, none where there is no such table."""
+        existing = _columns(database, TASK)
+        if not existing:
+            return []
         fresh = sqlite3.connect(":memory:")
         try:
             for statement in self._migrations[0].statements():
@@ -284,7 +300,7 @@ class SqliteStore(SqlStore):
             wanted = _columns(fresh, TASK)
         finally:
             fresh.close()
-        adopt(database.execute, _columns(database, TASK), wanted, _unique(database, TASK))
+        return plan(database.execute, existing, wanted, _unique(database, TASK), round(self._time_s() * 1000))
 
     # -- writes
 
@@ -309,6 +325,10 @@ def _schema_version(database: sqlite3.Connection) -> int:
         return 0
     version: int = database.execute("SELECT coalesce(max(version), 0) FROM schema_version").fetchone()[0]
     return version
+
+
+def _has_content(database: sqlite3.Connection) -> bool:
+    return database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
 def _columns(database: sqlite3.Connection, table: Table[Any]) -> list[Column]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dsched.errors import ConfigError
-from dsched.store.migrations import Migration, load_migrations
+from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.sqlite import SqliteStore
 from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER
 
@@ -135,6 +135,23 @@ def test_a_table_of_somebody_else_is_in_the_way(path: Path) -> None:
 # -- a table that was there before
 
 
+@pytest.mark.parametrize("there", ["schedule_job", "another"])
+def test_a_file_of_others_is_backed_up_first(path: Path, there: str) -> None:
+    if there == "schedule_job":
+        legacy(path)
+    else:
+        run_sql(path, "CREATE TABLE another (x); INSERT INTO another VALUES (5);")
+    before = ask(path, "SELECT sql FROM sqlite_master"), ask(path, f"SELECT * FROM {there}")
+    store = opened(path)
+    backup = path.with_name("store.db.v0.backup")
+    assert store.upgrade == Upgrade(0, NEWEST, backup)
+    store.close()
+    assert (ask(backup, "SELECT sql FROM sqlite_master"), ask(backup, f"SELECT * FROM {there}")) == before
+    store.open()
+    assert store.upgrade == Upgrade()
+    store.close()
+
+
 def test_old_rows_are_kept_and_never_active(path: Path, rows: Any, leader_of: Any) -> None:
     legacy(path, extra=", owner TEXT DEFAULT 'ops'")
     store = opened(path)
@@ -166,6 +183,18 @@ def test_adopted_tables_get_the_indexes_of_new_ones(path: Path, tmp_path: Path) 
     assert ask(path, named) == ask(fresh, named)
 
 
+def test_columns_are_known_in_any_case(path: Path, rows: Any, leader_of: Any) -> None:
+    run_sql(path, "CREATE TABLE Schedule_Job (JOB_ID INTEGER PRIMARY KEY, Task_Id TEXT UNIQUE, Job_Name TEXT);")
+    run_sql(path, "INSERT INTO schedule_job VALUES (1, 'a', 'old');")
+    store = opened(path)
+    old = store.task("a")
+    assert old is not None and (old.job_id, old.job_name) == (1, "old")
+    leader_of(store).commit(runs_new=[rows.run()], tasks_new=[rows.task(14)])
+    assert store.load_active().tasks == [rows.task(14)]
+    store.close()
+    assert len([row for row in ask(path, "PRAGMA index_list(schedule_job)") if row[2]]) == 1
+
+
 def test_keys_that_were_not_unique_become_so(path: Path, rows: Any) -> None:
     run_sql(path, "CREATE TABLE schedule_job (job_id BIGINT, task_id VARCHAR(128));")
     run_sql(path, "INSERT INTO schedule_job VALUES (1, 'a'), (2, 'b');")
@@ -184,7 +213,18 @@ def test_keys_that_were_not_unique_become_so(path: Path, rows: Any) -> None:
         ("CREATE TABLE schedule_job (task_id TEXT)", "no column job_id"),
         ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, tenant TEXT NOT NULL)", "tenant"),
         ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, target_worker TEXT NOT NULL)", "target_worker"),
-        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params JSON)", "params has type JSON"),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params JSON)",
+            "params has type JSON, which changes text that looks like a number",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id TEXT, task_id TEXT)",
+            "job_id has type TEXT, which changes whole numbers: make it INTEGER",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id DOUBLE, task_id TEXT)",
+            "job_id has type DOUBLE, which changes whole numbers: make it INTEGER",
+        ),
         (
             "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT); INSERT INTO schedule_job VALUES (1,'a'),(1,'b')",
             "UNIQUE constraint failed",
@@ -199,17 +239,48 @@ def test_a_table_that_cannot_be_written_is_refused_untouched(path: Path, table: 
     assert ask(path, "SELECT sql FROM sqlite_master") == before
 
 
+BOUND = 1_000_000 << 16  # what dsched gives out 1000 s after the epoch
+
+
+@pytest.mark.parametrize(
+    ("kind", "job_id", "says"),
+    [
+        ("BIGINT", f"{BOUND + 1}", f"largest job_id is {BOUND + 1}, .* {BOUND} now.* renumber"),
+        ("INTEGER PRIMARY KEY", f"{(1 << 63) - 1}", f"largest job_id is {(1 << 63) - 1}, .* {BOUND} now.* renumber"),
+        ("BIGINT", "'x'", "largest job_id is 'x', no whole number"),
+        ("BIGINT", "1e19", r"largest job_id is 1e\+19, no whole number"),
+    ],
+)
+def test_ids_above_those_of_today_are_refused_untouched(path: Path, kind: str, job_id: str, says: str) -> None:
+    run_sql(path, f"CREATE TABLE schedule_job (job_id {kind}, task_id TEXT);")
+    run_sql(path, f"INSERT INTO schedule_job VALUES ({job_id}, 'a'), (9, 'b');")
+    before = ask(path, "SELECT sql FROM sqlite_master")
+    with pytest.raises(ConfigError, match=says):
+        SqliteStore(str(path), time_s=lambda: 1000.0).open()
+    assert ask(path, "SELECT sql FROM sqlite_master") == before
+    assert [file.name for file in path.parent.iterdir()] == ["store.db"]
+
+
+def test_ids_up_to_those_of_today_are_taken_over(path: Path) -> None:
+    run_sql(path, f"CREATE TABLE schedule_job (job_id, task_id); INSERT INTO schedule_job VALUES ({BOUND}, 'a');")
+    store = SqliteStore(str(path), time_s=lambda: 1000.0)
+    store.open()
+    assert store.statuses(["a"]) == {"a": None}
+    store.close()
+
+
 # -- several at once
 
 OPEN = """
 import sys
-from dsched.store.migrations import Migration, load_migrations
+from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.sqlite import SqliteStore
 steps = load_migrations("sqlite")
 further = [Migration(int(sys.argv[2]), "9999_x.sql", "CREATE TABLE added (x);\\n")]
 store = SqliteStore(sys.argv[1], migrations=[*steps, *further][: int(sys.argv[2])])
 sys.stdin.readline()
 store.open()
+print(store.upgrade.after)
 store.leader()
 store.close()
 """
@@ -226,6 +297,7 @@ def test_processes_that_open_at_once_migrate_once(path: Path, start: str) -> Non
         subprocess.Popen(
             [sys.executable, "-c", OPEN, str(path), version],
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -235,8 +307,11 @@ def test_processes_that_open_at_once_migrate_once(path: Path, start: str) -> Non
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
+    done = []
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
+        done.append(int(output))
+    assert sorted(done) == [0, 0, 0, 0, int(version)]  # each knows whether it was the one
     assert len(ask(path, "SELECT version FROM schema_version")) == int(version)
     assert ask(path, "SELECT epoch FROM leader") == [(0,)]

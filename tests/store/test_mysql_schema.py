@@ -145,6 +145,7 @@ store = MySqlStore(parse_url(sys.argv[1], {}))
 print("ready", flush=True)
 sys.stdin.readline()
 store.open()
+print(store.upgrade.after)
 store.leader()
 store.close()
 """
@@ -171,9 +172,12 @@ def test_processes_that_open_at_once_migrate_once(databases: Databases, mysql_ur
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
     for process in processes:
         go(process)
+    done = []
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
+        done.append(int(output))
+    assert sorted(done) == [0, 0, NEWEST]  # each knows whether it was the one
     assert databases.execute(mysql_url, "SELECT count(*) FROM schema_version") == [(NEWEST,)]
     assert databases.execute(mysql_url, "SELECT epoch FROM leader") == [(0,)]
 
@@ -247,6 +251,38 @@ def test_adopted_tables_get_the_columns_and_indexes_of_new_ones(
     assert types == expected | {"job_name": ("varchar(128)", "utf8mb4_bin")}
 
 
+def test_columns_are_known_in_any_case(databases: Databases, mysql_url: str, rows: Any, leader_of: Any) -> None:
+    databases.execute(
+        mysql_url,
+        "CREATE TABLE schedule_job (JOB_ID INT PRIMARY KEY, Task_Id VARCHAR(99) UNIQUE, Job_Name CHAR(9), STATUS TEXT)",
+        "INSERT INTO schedule_job VALUES (1, 'a', 'old', 'DONE')",
+    )
+    store = opened(mysql_url)
+    old = store.task("a")
+    assert old is not None and (old.job_id, old.job_name, old.status) == (1, "old", "DONE")
+    leader_of(store).commit(runs_new=[rows.run()], tasks_new=[rows.task(14)])
+    assert store.load_active().tasks == [rows.task(14)]
+    store.close()
+    names = [row[0] for row in databases.execute(mysql_url, "SHOW COLUMNS FROM schedule_job")]
+    assert names[:4] == ["JOB_ID", "Task_Id", "Job_Name", "STATUS"]  # those who query them may care
+    unique = databases.execute(mysql_url, "SHOW INDEX FROM schedule_job WHERE Non_unique = 0")
+    assert sorted(row[4] for row in unique) == ["JOB_ID", "Task_Id"]
+
+
+def test_a_column_of_others_may_number_or_compute_itself(
+    databases: Databases, mysql_url: str, rows: Any, leader_of: Any
+) -> None:
+    databases.execute(
+        mysql_url,
+        "CREATE TABLE schedule_job (job_id BIGINT, task_id VARCHAR(200), id INT NOT NULL AUTO_INCREMENT UNIQUE,"
+        " twice BIGINT AS (job_id * 2) STORED)",
+    )
+    store = opened(mysql_url)
+    leader_of(store).commit(runs_new=[rows.run()], tasks_new=[rows.task(14)])
+    store.close()
+    assert databases.execute(mysql_url, "SELECT id, twice FROM schedule_job") == [(1, 28)]
+
+
 def test_keys_that_were_not_unique_become_so(databases: Databases, mysql_url: str) -> None:
     databases.execute(
         mysql_url,
@@ -266,7 +302,34 @@ def test_keys_that_were_not_unique_become_so(databases: Databases, mysql_url: st
         ("CREATE TABLE schedule_job (task_id TEXT)", "no column job_id"),
         ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, tenant TEXT NOT NULL)", "tenant"),
         ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, target_worker TEXT NOT NULL)", "target_worker"),
-        ("CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params DOUBLE)", "params has type double"),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params DOUBLE)",
+            r"params has type double, which holds no text: make it mediumtext",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, Status ENUM('PENDING', 'DONE'))",
+            r"Status has type enum\('PENDING','DONE'\), which takes its own values only: make it varchar\(32\)",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, error_msg SET('a', 'b'))",
+            r"error_msg has type set\('a','b'\), which takes its own values only: make it text",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, timeout ENUM('10', '20'))",
+            r"timeout has type enum\('10','20'\), which holds no whole numbers: make it bigint",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, create_time BIGINT)",
+            r"create_time has type bigint\(20\), which holds no instants: make it timestamp\(3\)",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, params TEXT AS ('x') VIRTUAL)",
+            r"params is computed, dsched writes there",
+        ),
+        (
+            "CREATE TABLE schedule_job (job_id BIGINT UNIQUE, task_id TEXT, tenant INT PRIMARY KEY)",
+            r"tenant must be given and dsched does not know it",
+        ),
         (
             "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT); INSERT INTO schedule_job VALUES (1,'a'),(1,'b')",
             "Duplicate entry",
@@ -290,3 +353,44 @@ def test_a_table_that_cannot_be_written_is_refused_untouched(
     with pytest.raises(ConfigError, match=says):
         opened(mysql_url)
     assert databases.execute(mysql_url, "SHOW CREATE TABLE schedule_job") == before
+    assert databases.execute(mysql_url, "SHOW TABLES") == [("schedule_job",)]
+
+
+BOUND = 1_000_000 << 16  # what dsched gives out 1000 s after the epoch
+
+
+@pytest.mark.parametrize(
+    ("kind", "job_id"),
+    [
+        ("BIGINT", BOUND + 1),
+        ("BIGINT PRIMARY KEY", (1 << 63) - 1),
+        ("BIGINT UNSIGNED PRIMARY KEY", (1 << 64) - 1),
+        ("VARCHAR(20)", BOUND + 1),
+        ("DECIMAL(30)", 10**29),
+    ],
+)
+def test_ids_above_those_of_today_are_refused_untouched(
+    databases: Databases, mysql_url: str, kind: str, job_id: int
+) -> None:
+    databases.execute(
+        mysql_url,
+        f"CREATE TABLE schedule_job (job_id {kind}, task_id TEXT)",
+        f"INSERT INTO schedule_job VALUES ({job_id}, 'a'), (9, 'b')",
+    )
+    before = databases.execute(mysql_url, "SHOW CREATE TABLE schedule_job")
+    with pytest.raises(ConfigError, match=f"largest job_id is {job_id}, .* {BOUND} now.* renumber"):
+        MySqlStore(parse_url(mysql_url, os.environ), time_s=lambda: 1000.0).open()
+    assert databases.execute(mysql_url, "SHOW CREATE TABLE schedule_job") == before
+    assert databases.execute(mysql_url, "SHOW TABLES") == [("schedule_job",)]
+
+
+def test_ids_up_to_those_of_today_are_taken_over(databases: Databases, mysql_url: str) -> None:
+    databases.execute(
+        mysql_url,
+        "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT)",
+        f"INSERT INTO schedule_job VALUES ({BOUND}, 'a')",
+    )
+    store = MySqlStore(parse_url(mysql_url, os.environ), time_s=lambda: 1000.0)
+    store.open()
+    assert store.statuses(["a"]) == {"a": None}
+    store.close()

@@ -9,7 +9,7 @@ import pymysql
 
 from dsched.errors import ConfigError, DschedError, StoreUnavailable
 
-__all__ = ["DRIVER_ERRORS", "Fault", "code_of", "is_answer", "judge", "refusal", "text_of", "will_stay"]
+__all__ = ["DRIVER_ERRORS", "RIGHTS", "Fault", "code_of", "is_answer", "judge", "refusal", "text_of", "will_stay"]
 
 DRIVER_ERRORS: Final = (pymysql.err.Error, OSError)
 """What PyMySQL raises when it is the server's, the network's or the statement's fault."""
@@ -66,6 +66,8 @@ _PASSING: Final = frozenset(
     }
 )  # fmt: skip
 """Answers that will be others some time later."""
+RIGHTS: Final = frozenset({1044, 1142, 1143, 1227, 1370})
+"""What is said about rights has advice of its own."""
 _LOGIN_REFUSED: Final = 1045
 _ADVICE: Final = {
     1044: "this user may not use that database: GRANT ALL ON DATABASE.* TO the user",

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from dsched.errors import BatchRefused, ConfigError
 from dsched.model.rows import LeaderRow
 from dsched.model.task import OPEN, TaskState
-from dsched.store.migrations import Migration, load_migrations
+from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.mysql.connection import Connections, MySqlSettings, connect
 from dsched.store.mysql.faults import DRIVER_ERRORS, refusal
 from dsched.store.mysql.runner import Runner
@@ -48,8 +48,8 @@ class MySqlStore(SqlStore):
     Every thread that calls gets a connection of its own, and one more if it both reads and writes. A wait for the
     server ends after `reader_s` or `writer_s` seconds, a wait for a lock after `lock_wait_s`. A connection that
     writes and says nothing for `pause_s` seconds is ended by the server, with its transaction: a core that stands still
-    must not keep the leader row from the next one. `rng` and `sleep` are for the pauses after deadlocks. `migrations`
-    are for tests.
+    must not keep the leader row from the next one. `rng` and `sleep` are for the pauses after deadlocks, `time_s` is
+    the wall clock, which the ids of a table that was there before are held against. `migrations` are for tests.
     """
 
     log = Logger()
@@ -75,6 +75,7 @@ class MySqlStore(SqlStore):
         migrations: Sequence[Migration] | None = None,
         rng: random.Random | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        time_s: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(MARK, _HINT, MySqlWrites(), "PRIMARY")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -84,6 +85,8 @@ class MySqlStore(SqlStore):
         self._context = settings.context()
         self._lock_wait_s = lock_wait_s
         self._pause_s = pause_s
+        self.upgrade = Upgrade()
+        self._time_s = time_s
         self._migrations = load_migrations("mysql") if migrations is None else tuple(migrations)
         self._readers = Connections(
             settings, timeout_s=reader_s, context=self._context, opened=self._prepare_reader
@@ -102,6 +105,7 @@ class MySqlStore(SqlStore):
 
         Raises `ConfigError` where waiting cannot help: login, rights, no such database, an old server.
         """
+        self.upgrade = Upgrade()
         self._readers.open()
         self._writers.open()
         try:
@@ -113,7 +117,7 @@ class MySqlStore(SqlStore):
                 self._readers.mine().rollback()
             if outstanding:
                 with closing(connect(self._settings, timeout_s=_MIGRATION_LIMIT_S, context=self._context)) as own:
-                    migrate(own, self._migrations, self.url)
+                    migrate(own, self._migrations, self.url, round(self._time_s() * 1000), self.upgrade)
         except DRIVER_ERRORS as error:
             self.close()
             raise refusal(error, self.url, self._settings.doubt) from error

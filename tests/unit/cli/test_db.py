@@ -3,6 +3,8 @@
 import json
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,14 @@ from dsched.cli.main import cli
 from dsched.engine.changes import Batch
 from dsched.errors import ConfigError
 from dsched.model.rows import RunRow, TaskRow
-from dsched.store.migrations import load_migrations
+from dsched.store.migrations import Upgrade, load_migrations
+from dsched.store.mysql import parse_url
+from dsched.store.mysql.connection import connect
+from dsched.store.mysql.schema import LOCK, migrate
 from dsched.store.sql_store import SqlStore
 from dsched.store.sqlite import SqliteStore
 from dsched.store.url import open_store
+from dsched.testing.mariadb import Databases
 
 DAY_MS = 86_400_000
 NEWEST = load_migrations("sqlite")[-1].version
@@ -75,7 +81,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_migrate_makes_the_schema_once(url: str) -> None:
-    assert answer("migrate", "--store", url) == {"from": 0, "to": NEWEST, "backup": None}
+    assert answer("migrate", "--store", url) == {"from": 0, "to": NEWEST, "by_another": False, "backup": None}
+    assert answer("migrate", "--store", url) == {"from": NEWEST, "to": NEWEST, "by_another": False, "backup": None}
     assert db("migrate", "--store", url).output == f"schema version {NEWEST}: nothing to do\n"
 
 
@@ -87,6 +94,38 @@ def test_migrate_tells_where_the_older_file_is(tmp_path: Path) -> None:
     result = db("migrate", "--store", f"sqlite:///{path}")
     assert result.output == f"schema version 1 -> {NEWEST}\nas it was before: {path}.v1.backup\n"
     assert (tmp_path / "store.db.v1.backup").exists()
+
+
+def test_migrate_tells_where_the_file_of_others_is(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE schedule_job (job_id INTEGER PRIMARY KEY, task_id TEXT UNIQUE)")
+    result = db("migrate", "--store", f"sqlite:///{path}")
+    assert f"schema version {NEWEST} created\nas it was before: {path}.v0.backup\n" in result.output
+    assert (tmp_path / "store.db.v0.backup").exists()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_migrate_tells_that_another_process_was_faster(databases: Databases, mysql_url: str, as_json: bool) -> None:
+    """It has seen a database without a schema, and waits for the lock until there is one."""
+    settings = parse_url(mysql_url, {})
+    waiting = f"SELECT 1 FROM information_schema.processlist WHERE db = '{settings.database}' AND state = 'User lock'"
+    with closing(connect(settings, timeout_s=30.0)) as faster, ThreadPoolExecutor(1) as pool:
+        cursor = faster.cursor()
+        cursor.execute(f"SELECT GET_LOCK({LOCK}, 0)")
+        slower = pool.submit(db, "migrate", "--store", mysql_url, *(["--json"] if as_json else []))
+        deadline_s = time.monotonic() + 30
+        while not databases.execute(mysql_url, waiting):
+            assert not slower.done() and time.monotonic() < deadline_s
+        upgrade = Upgrade()
+        migrate(faster, load_migrations("mysql"), mysql_url, 1_000, upgrade)
+        assert upgrade == Upgrade(0, NEWEST)
+        cursor.execute("SELECT RELEASE_ALL_LOCKS()")
+        output = slower.result(60).output
+    if as_json:
+        assert json.loads(output) == {"from": 0, "to": NEWEST, "by_another": True, "backup": None}
+    else:
+        assert output == f"schema version {NEWEST}: another process has migrated it meanwhile\n"
 
 
 @pytest.mark.parametrize("command", [["check"], ["prune", "--older-than", "1d"]])
