@@ -15,6 +15,7 @@ from twisted.web.http_headers import Headers
 from dsched.errors import TooLarge
 from dsched.web.admission import Head
 from dsched.web.envelope import ALWAYS, Answer, Refused, error_answer
+from dsched.wire.header import MAGIC
 
 if TYPE_CHECKING:
     from dsched.web.server import AdminSite
@@ -40,6 +41,9 @@ _LIMIT_S = {Stage.IDLE: 60, Stage.HEAD: 15, Stage.BODY: 60, Stage.LINGER: 2, Sta
 # reset the connection, and the reset can overtake the answer.
 _LINGER_BYTES = 256 * 1024
 
+# How a frame begins, and nothing that is HTTP.
+_FRAME = MAGIC.to_bytes(4, "big")[:1]
+
 # Longer ones are no lengths, and Python would refuse to read them.
 _MOST_LENGTH_DIGITS = 18
 
@@ -52,6 +56,7 @@ class AdminChannel(HTTPChannel):
     _networkProducer: Any
     _timer: IDelayedCall | None = None
     _lingered = 0
+    _has_begun = False
 
     def __init__(self, site: "AdminSite") -> None:
         super().__init__()
@@ -94,6 +99,13 @@ class AdminChannel(HTTPChannel):
             return
         if self.stage is Stage.IDLE:
             self._enter(Stage.HEAD)
+        is_first, self._has_begun = not self._has_begun, True
+        if is_first and data.startswith(_FRAME):
+            # It would wait for an answer to its REGISTER, and this end for the end of a line.
+            self.reject(
+                Refused(400, "bad_request", "this port speaks HTTP; workers have that of --listen, 8080 by default")
+            )
+            return
         super().dataReceived(data)
 
     def rawDataReceived(self, data: bytes) -> None:

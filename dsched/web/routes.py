@@ -12,7 +12,7 @@ from twisted.web.iweb import IRequest
 from werkzeug.exceptions import MethodNotAllowed
 from werkzeug.exceptions import NotFound as NoSuchPath
 
-from dsched.errors import InvalidValue, NotFound
+from dsched.errors import BadJson, InvalidValue, NotFound
 from dsched.model.instant import parse_instant
 from dsched.web.envelope import Refused
 from dsched.wire.encoding import load_strict
@@ -164,7 +164,9 @@ def read_query(target: bytes, known: Query) -> dict[str, Any]:
 
 def read_body(route: Route, data: bytes) -> dict[str, Any]:
     """Read the body of a request for `route`; raises `InvalidValue`."""
-    if not data and route.body is not Body.REQUIRED:
+    if not data:
+        if route.body is Body.REQUIRED:
+            raise BadJson("", "the body is empty")
         return {}
     body = load_strict(data)
     if not isinstance(body, dict):

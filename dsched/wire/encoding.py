@@ -52,6 +52,14 @@ _MAX_INT_BITS = 14_280
 _AT = re.compile(r"^(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"^Object (?:missing required|contains unknown) field `(?P<name>[^`]*)`")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# A pair, half a pair (unless the bytes end where its other half would be), any other escape.
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})(?!(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?\Z)"
+    rb"|\\.",
+    re.DOTALL,
+)
+_LONE = "lone surrogates are not allowed: text must be valid Unicode"
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -91,6 +99,28 @@ def _bad(error: BaseException) -> BadJson:
     return BadJson(path.lstrip("."), what)
 
 
+def _unreadable(data: bytes, error: BaseException) -> BadJson:
+    """Return what is wrong with bytes that were refused; msgspec takes much for a cut that is none."""
+    bad = _bad(error)
+    if "truncated" not in bad.reason and "surrogate" not in bad.reason:
+        return bad
+    if not data.strip():
+        return BadJson("", "the JSON is empty" + (", only white space" if data else ""))
+    if any(escape["lone"] for escape in _ESCAPE.finditer(data)):
+        return BadJson(_path_of_surrogate(data), _LONE)
+    return BadJson("", f"the JSON ends too early, after byte {len(data)}") if "truncated" in bad.reason else bad
+
+
+def _path_of_surrogate(data: bytes) -> str:
+    try:
+        _check_value(json.loads(data), "", MAX_DEPTH)
+    except BadJson as error:
+        return error.field if error.reason == _LONE else ""
+    except _FAILURES:
+        pass  # It is wrong elsewhere too.
+    return ""
+
+
 def decoder(type: type[T]) -> Callable[[bytes], T]:
     """Return a function that decodes bytes as `type`; it raises `BadJson` on anything else, and nothing but that."""
     decode = msgspec.json.Decoder(type).decode
@@ -99,7 +129,7 @@ def decoder(type: type[T]) -> Callable[[bytes], T]:
         try:
             return decode(data)
         except _FAILURES as error:
-            raise _bad(error) from None
+            raise _unreadable(data, error) from None
 
     return decode_typed
 
@@ -109,7 +139,7 @@ def decode_any(data: bytes) -> Any:
     try:
         return _any_decoder.decode(data)
     except _FAILURES as error:
-        raise _bad(error) from None
+        raise _unreadable(data, error) from None
 
 
 def convert(obj: Any, type: type[T]) -> T:
@@ -130,7 +160,7 @@ def load_strict(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
         value = _any_decoder.decode(data)
         again = _encoder.encode(value)
     except _FAILURES as error:
-        raise _bad(error) from None
+        raise _unreadable(data, error) from None
     _check_depth(data, max_depth)
     # A dropped duplicate makes the second text shorter. Equal texts prove that there was none, at the speed of C;
     # unequal ones may also differ in an escape or in the digits of a number, so then it is counted.
@@ -224,4 +254,4 @@ def _check_text(text: str, path: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadJson(path, "a lone surrogate is not text") from None
+        raise BadJson(path, _LONE) from None

@@ -14,6 +14,7 @@ __all__ = ["Frame", "FrameDecoder", "encode_frame"]
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 _PREFIX = _MAGIC_BYTES + bytes([VERSION])
+_HTTP = b"HGPDOC"  # First letters of an answer, and of the methods. Only the first wrong byte may be looked at.
 _pack = HEADER.pack
 _unpack_from = Struct(">5sBBi").unpack_from  # The header again, with magic and version as one thing to compare.
 
@@ -135,7 +136,10 @@ def _judge(data: bytes | bytearray, max_body: int) -> ProtocolError | None:
     """Return what is wrong with the beginning of a frame; `got` ends with the first byte that proves it."""
     if not _MAGIC_BYTES.startswith(data[:4]):
         wrong = next(i for i, byte in enumerate(data) if byte != _MAGIC_BYTES[i])
-        return ProtocolError("wrong magic, this is not a frame of dsched", got=bytes(data[: wrong + 1]))
+        reason = "wrong magic, this is not a frame of dsched"
+        if wrong == 0 and data[0] in _HTTP:
+            reason += "; it may be HTTP, which has a port of its own: by default 8080 is for workers, 8081 for HTTP"
+        return ProtocolError(reason, got=bytes(data[: wrong + 1]))
     if len(data) > 4 and data[4] != VERSION:
         return ProtocolError(f"version {data[4]} of the protocol, only {VERSION} is spoken here", got=bytes(data[:5]))
     if len(data) > 6 and not SUCCESS <= data[6] <= FAIL:

@@ -11,11 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import dsched
 from dsched.errors import ConfigError
 from dsched.jobs import JobDeclaration, declaration_of
 
 __all__ = ["HandlerRegistry", "load_handlers"]
 
+_PACKAGE = os.path.join(os.path.dirname(dsched.__file__), "")
 _SPEC = re.compile(r"(?P<module>.+?)(?::(?P<attribute>[^:/\\]*))?\Z", re.DOTALL)
 
 
@@ -161,15 +163,18 @@ def _import_path(name: str) -> ModuleType:
 
 
 def _line_of(error: BaseException) -> str:
-    """Return where in the user's files an import failed: the last frame outside the import machinery."""
-    where = ""
+    """Return where in the user's files an import failed: the last frame outside the import machinery and dsched."""
+    where = inside = ""
     step = error.__traceback__
     while step is not None:
         filename = step.tb_frame.f_code.co_filename
-        if not filename.startswith("<frozen") and filename != __file__:
-            where = f" ({filename}, line {step.tb_lineno})"
+        place = f" ({filename}, line {step.tb_lineno})"
+        if filename.startswith(_PACKAGE):
+            inside = place
+        elif not filename.startswith("<frozen"):
+            where = place
         step = step.tb_next
-    return where
+    return where or inside
 
 
 def _where(declaration: JobDeclaration) -> str:

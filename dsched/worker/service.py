@@ -14,7 +14,7 @@ from dsched.errors import ConfigError
 from dsched.net.client import ReconnectingClient, core_endpoint
 from dsched.worker.handlers import HandlerRegistry
 from dsched.worker.ledger import Ledger
-from dsched.worker.session import Session
+from dsched.worker.session import Session, SessionState
 from dsched.worker.settings import WorkerSettings
 
 __all__ = ["WorkerService"]
@@ -51,9 +51,10 @@ class WorkerService(Service):
             addresses = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in settings.cores)
             endpoints = {address: core_endpoint(clock.reactor, address) for address in addresses}
         self._client = ReconnectingClient(endpoints, self.session, clock, rng, backoff_cap_s=RECONNECT_S)
-        self.session.on_ready = self._client.succeeded
+        self._answered: set[str] = set()  # The cores that have taken this worker once.
+        self.session.on_ready = self._ready
         self.session.on_redirect = self._follow
-        self.session.on_unanswered = self._client.move_on
+        self.session.on_unanswered = self._leave_silent_core
 
     def startService(self) -> None:
         """Connect, and stay connected."""
@@ -70,6 +71,18 @@ class WorkerService(Service):
         """
         super().stopService()
         return Deferred.fromCoroutine(self._leave())
+
+    def _ready(self) -> None:
+        self._answered.add(self._client.core)
+        self._client.succeeded()
+
+    def _leave_silent_core(self) -> None:
+        if self.session.state is SessionState.REGISTERING and self._client.core not in self._answered:
+            self.log.warn(  # noqa: G010
+                "{core} does not answer REGISTER: this may not be its port for workers (8080 by default; 8081 is HTTP)",
+                core=self._client.core,
+            )
+        self._client.move_on()
 
     def _follow(self, leader: str) -> None:
         """Go to the core that leads, once this one has closed the connection."""

@@ -4,6 +4,8 @@ import tracemalloc
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dsched.wire.messages import Register, frame
+
 HEAD = "{method} {target} HTTP/1.1\r\nHost: localhost:8081\r\nContent-Type: application/json\r\n"
 MIB = 1 << 20
 
@@ -156,6 +158,15 @@ class FramingTest(ConnectionCase):
             connection = self.connect()
             connection.send(data)
             self.assertRefused(400, "bad_request", connection=connection)
+
+    def test_a_worker_that_took_the_wrong_port_is_told_at_once(self):
+        for data in (frame(Register("w")), b"\xca"):
+            connection = self.connect()
+            connection.send(data)
+            [reply] = connection.received()
+            self.assertEqual((reply.status, reply.code), (400, "bad_request"))
+            self.assertIn("--listen, 8080 by default", reply.json["error"]["message"])
+            self.assertTrue(connection.closed)
 
     def test_a_malformed_chunk(self):
         for data in (b"zz\r\n", b"-1\r\n", b"2\r\n{}xy", b"2;\x00\r\n{}\r\n", b"1" * 2000):

@@ -1,13 +1,14 @@
 """The worker as a service: it leaves in order, and at once where there is nothing to wait for (case B096)."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import Clock as ManualReactor
 from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
+from twisted.logger import LogEvent, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dsched.clock import Clock
@@ -79,6 +80,11 @@ class Accepting(Refusing):
 
     def types(self) -> list[int]:
         return [kind for kind, _ in self.hear()]
+
+
+def told(events: Iterable[LogEvent]) -> str:
+    """Return what was logged, as people read it."""
+    return "\n".join(filter(None, map(formatEvent, events)))
 
 
 def request(item: int) -> Request:
@@ -324,6 +330,37 @@ class Starting(ServiceCase):
         hanging.join()
         self.successResultOf(service.stopService())
         self.assert_clean()
+
+    def test_a_port_that_never_answers_may_not_be_that_for_workers(self) -> None:
+        silent = Accepting()
+        service = self.make(silent)
+        service.startService()
+        with capturedLogs() as events:
+            self.pass_time(ANSWER_S - 0.1)
+            self.assertNotIn("8080", told(events))
+            self.pass_time(0.2)
+        self.assertIn("core does not answer REGISTER: this may not be its port for workers", told(events))
+        self.assertIn("8080 by default", told(events))
+        # A core that has registered this worker once has the right port, whatever else it has.
+        silent.join()
+        with capturedLogs() as events:
+            self.pass_time(BEAT_S + ANSWER_S + 1)
+        self.assertIn("no answer to a beat", told(events))
+        self.assertNotIn("may not be its port", told(events))
+        stopped = service.stopService()
+        self.pass_time(1.1)
+        self.successResultOf(stopped)
+
+    def test_a_port_that_speaks_http_is_named_at_once(self) -> None:
+        http = Accepting()
+        service = self.make(http)
+        service.startService()
+        with capturedLogs() as events:
+            http.peer.dataReceived(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        self.assertIn("may be HTTP", told(events))
+        stopped = service.stopService()
+        self.pass_time(1.1)
+        self.successResultOf(stopped)
 
     def test_settings_are_checked(self) -> None:
         with self.assertRaises(ConfigError):

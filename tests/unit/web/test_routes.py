@@ -117,5 +117,20 @@ def test_a_body_is_strict_json(data):
 
 def test_an_empty_body_counts_where_it_is_optional():
     assert read_body(ROUTES.by_name["trigger"], b"") == {}
-    with pytest.raises(BadJson):
+    with pytest.raises(BadJson, match="^the body is empty$"):
         read_body(ROUTES.by_name["create_job"], b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b" ", "the JSON is empty, only white space"),
+        (b'{"a": 1', "the JSON ends too early, after byte 7"),
+        (b'{"a": "\\ud800"}', "a: lone surrogates are not allowed: text must be valid Unicode"),
+        (b"{} {}", "JSON is malformed: trailing characters (byte 4)"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said(data, message):
+    with pytest.raises(BadJson) as caught:
+        read_body(ROUTES.by_name["trigger"], data)
+    assert caught.value.message == message

@@ -59,6 +59,50 @@ def test_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "field", "reason"),
+    [
+        (b"", "", "empty"),
+        (b" \r\n\t", "", "empty"),
+        (b"{", "", "ends too early, after byte 1"),
+        (b'{"a": "caf\xc3\xa9', "", "ends too early, after byte 12"),
+        (b'"\\ud8', "", "ends too early, after byte 5"),
+        (b'["\\ud83d\\ude00", "\\ud83d\\ude', "", "ends too early, after byte 28"),
+        (b'"\\ud83d', "", "ends too early, after byte 7"),
+        (b'"\\\\ud800', "", "ends too early, after byte 8"),
+        (b'["\\ud800", "\\ud83d\\ude00', "", "lone surrogate"),
+        (b'{"a": "\\ud800"]', "", "lone surrogate"),
+        (b'"\\ud800"', "", "lone surrogate"),
+        (b'"\\udc00"', "", "lone surrogate"),
+        (b'"\\ud800 and more text behind it"', "", "lone surrogate"),
+        (b'"\\ud800\\u0041"', "", "lone surrogate"),
+        (b'{"a": [1, {"b": "\\ud800"}]}', "a[1].b", "lone surrogate"),
+        (b'{"a": 1, "\\udfff": 2}', "", "lone surrogate"),
+    ],
+)
+def test_what_is_wrong_with_it_is_told_apart(data: bytes, field: str, reason: str) -> None:
+    for read in (load_strict, decode_any):
+        with pytest.raises(BadJson) as caught:
+            read(data)
+        assert reason in caught.value.reason
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "reason"),
+    [
+        (b"", "", "empty"),
+        (b'{"jobId": 1, "names": ["', "", "ends too early, after byte 24"),
+        (b'{"jobId": 1, "names": ["\\ud800"]}', "names[0]", "lone surrogate"),
+    ],
+)
+def test_so_it_is_for_typed_bodies(data: bytes, field: str, reason: str) -> None:
+    with pytest.raises(BadJson) as caught:
+        decoder(Point)(data)
+    assert reason in caught.value.reason
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
     ("data", "value"),
     [
         (b"null", None),
@@ -119,7 +163,10 @@ def test_what_is_dumped_loads_everywhere(value: Any) -> None:
 def test_any_bytes_give_a_value_or_bad_json(data: bytes) -> None:
     try:
         value = load_strict(data)
-    except BadJson:
+    except BadJson as error:
+        if "too early" in error.reason:
+            with pytest.raises(ValueError, match="."):
+                json.loads(data)
         return
     assert json.loads(data) == value
 

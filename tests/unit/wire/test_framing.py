@@ -103,6 +103,17 @@ def mixed_stream() -> tuple[list[Frame], bytes]:
     return frames, b"".join(encode_frame(kind, body, status) for kind, status, body in frames)
 
 
+@pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"GET / HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\n"])
+def test_what_may_be_http_is_told_of_the_two_ports(data: bytes) -> None:
+    for pieces in ([data], bytewise(data)):
+        decoder = FrameDecoder()
+        for piece in pieces:
+            decoder.feed(piece)
+        assert decoder.error is not None
+        assert "may be HTTP" in decoder.error.reason
+        assert "8080" in decoder.error.reason
+
+
 def test_hundred_frames_in_one_piece_and_bytewise() -> None:
     """Case B092."""
     frames, stream = mixed_stream()

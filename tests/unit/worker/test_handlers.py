@@ -127,6 +127,34 @@ def test_an_error_at_import_names_its_line(folder: Path) -> None:
         load_handlers(["bad_line"])
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("@job('a', timeout=-1)\ndef f(ctx): ...", 3),
+        ("@job('a b')\ndef f(ctx): ...", 3),
+        ("@job('a')\ndef f(ctx):\n    yield 1", 3),
+        ("@job('a')\ndef f(): ...", 3),
+        ("@job('a', params={1: 2})\ndef f(ctx): ...", 3),
+        ("@job('a', interval=0)\ndef f(ctx): ...", 3),
+        ("@job('a')\n@job('b')\ndef f(ctx): ...", 3),
+        ("def declare():\n    job('a')(3)\n\ndeclare()", 4),
+        ("job(nonsense=1)(lambda ctx: 1)", 3),
+        ("import json\njson.loads('{')", None),
+    ],
+)
+def test_a_declaration_that_is_refused_names_the_line_of_its_module(
+    folder: Path, source: str, line: int | None
+) -> None:
+    path = write(folder, "bad_declaration.py", f"from dsched import job\n\n{source}\n")
+    for spec in ("bad_declaration", "bad_declaration.py"):
+        with pytest.raises(ConfigError) as caught:
+            load_handlers([spec])
+        [problem] = caught.value.problems
+        # What a library raises is told with its place there.
+        assert (f"({path}, line {line})" in problem) is (line is not None), problem
+        assert "/dsched/" not in problem
+
+
 def test_all_problems_are_told(folder: Path) -> None:
     write(folder, "twin_a.py", "from dsched import job\n@job('x')\ndef f(ctx): ...\n")
     write(folder, "twin_b.py", "from dsched import job\n@job('y', handler='x')\ndef g(ctx): ...\n")
