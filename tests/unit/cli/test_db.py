@@ -180,6 +180,21 @@ def test_check_tells_what_is_wrong(tmp_path: Path) -> None:
     assert len(answer("check", "--store", url)["problems"]) == 3
 
 
+def test_check_tells_which_tables_somebody_has_changed(url: str) -> None:
+    fill(url)
+    store = open_store(url)
+    assert isinstance(store, SqlStore)
+    store.open()
+    for statement in ("DROP TABLE attempt", "ALTER TABLE run DROP COLUMN counts"):
+        store.writing(lambda execute, text=statement: execute(text))  # type: ignore[misc]
+    store.close()
+    result = db("check", "--store", url)
+    assert result.exit_code == 1
+    told = [line for line in result.output.splitlines() if line.startswith("WRONG")]
+    assert [line.split(" cannot ")[0] for line in told] == ["WRONG: table run", "WRONG: table attempt"]
+    assert "counts" in told[0] and "agree" not in result.output
+
+
 def test_prune_deletes_what_is_old(url: str) -> None:
     fill(url)
     old = ("prune", "--store", url, "--older-than", "30d")
