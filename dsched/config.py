@@ -11,18 +11,24 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from dsched.errors import ConfigError
 
-__all__ = ["TABLES", "Address", "CoreSettings", "read_settings"]
+__all__ = ["TABLES", "Address", "CoreSettings", "read_settings", "variables_of"]
 
 TABLES = ("core", "worker")
 """The tables that a file of settings may hold."""
 
+_PREFIX = "DSCHED_"
+# Variables of our tests, and those that Kubernetes sets in each pod for a service called `dsched`, or `dsched-NAME`.
+_OF_SURROUNDINGS = re.compile(
+    r"DSCHED_(TEST_.*|([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?"
+    r"|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?))"
+)
 _LOOPBACK = "127.0.0.1"
 _MOST_DAYS = 36_500
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}")
@@ -175,9 +181,11 @@ class _Problems(list[str]):
 
     hint: ClassVar[str] = "did you mean"
 
-    def unknown(self, place: str, name: str, known: Any) -> None:
+    def unknown(self, place: str, name: str, known: Iterable[str], prefix: str = "") -> None:
+        """Note a name that is not in `known`; all of them are written with `prefix` before them."""
         near = difflib.get_close_matches(name, list(known), n=1)
-        self.append(f"{place}: there is no setting {name!r}" + (f"; {self.hint} {near[0]}?" if near else ""))
+        hint = f"; {self.hint} {prefix}{near[0]}?" if near else ""
+        self.append(f"{place}: there is no setting {prefix + name!r}{hint}")
 
 
 def read_settings(
@@ -188,6 +196,7 @@ def read_settings(
     environ: Mapping[str, str],
     names: Mapping[str, str] | None = None,
     defaults: Mapping[str, object] | None = None,
+    others: Collection[str] | None = None,
 ) -> tuple[Any, ...]:
     """Return one valid instance of each of `schemas`, dataclasses whose fields are the settings.
 
@@ -195,6 +204,7 @@ def read_settings(
     (None: not given); `config` among them, or `DSCHED_CONFIG`, names a TOML file, of which `table` is read. The
     environment has `DSCHED_NAME`. `defaults`, by field, add to those of the dataclasses. Raises one `ConfigError` with
     every problem: unknown keys of the file, values that cannot be read, and what `validate` of a dataclass refuses.
+    Where `others` are given, the variables that somebody else reads, any other `DSCHED_…` is a problem too.
     """
     names = names or {}
     hints = {field: hint for schema in schemas for field, hint in _fields(schema)}
@@ -205,11 +215,13 @@ def read_settings(
     if path:
         given.update(_from_file(Path(str(path)), table, known, problems))
     for name in known:
-        variable = f"DSCHED_{name.upper()}"
+        variable = _variable(name)
         if variable in environ:
             given[name] = _Given(environ[variable], variable)
         if options.get(name) is not None:
             given[name] = _Given(options[name], f"--{name.replace('_', '-')}")
+    if others is not None:
+        _check_environment(environ, {*map(_variable, ("config", *known)), *others}, problems)
     values = dict(defaults or {})
     unread = set()
     for name, said in given.items():
@@ -226,6 +238,23 @@ def read_settings(
     if problems:
         raise ConfigError(*problems)
     return settings
+
+
+def variables_of(schemas: Iterable[type[Any]], names: Mapping[str, str] | None = None) -> set[str]:
+    """Return the variables of the environment that `read_settings` reads for these `schemas` and `names`."""
+    names = names or {}
+    return {_variable(names.get(field, field)) for schema in schemas for field, _ in _fields(schema)}
+
+
+def _variable(name: str) -> str:
+    return f"{_PREFIX}{name.upper()}"
+
+
+def _check_environment(environ: Mapping[str, str], known: Collection[str], problems: _Problems) -> None:
+    for variable in sorted(environ):
+        if variable.startswith(_PREFIX) and variable not in known and not _OF_SURROUNDINGS.fullmatch(variable):
+            names = sorted(name.removeprefix(_PREFIX) for name in known)
+            problems.unknown("the environment", variable.removeprefix(_PREFIX), names, _PREFIX)
 
 
 def _fields(schema: type[Any]) -> Iterator[tuple[str, Any]]:

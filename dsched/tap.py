@@ -30,11 +30,12 @@ from dsched import __version__
 from dsched.clock import Clock
 from dsched.cluster.election import StoreElection
 from dsched.cluster.identity import host_identity
-from dsched.config import Address, CoreSettings, read_settings
+from dsched.config import Address, CoreSettings, read_settings, variables_of
 from dsched.core.service import CoreService
 from dsched.core.threads import PoolThreads
 from dsched.engine.settings import EngineSettings
 from dsched.errors import ConfigError
+from dsched.store.mysql import PASSWORD_VARIABLE
 from dsched.store.url import open_store
 from dsched.web.server import AdminSite, make_site
 from dsched.worker.handlers import HandlerRegistry, load_handlers
@@ -46,6 +47,11 @@ from dsched.worker.state_dir import StateDir, default_state_dir
 __all__ = ["CoreOptions", "CoreRole", "CoreRoleService", "Ending", "WorkerOptions", "WorkerRole", "WorkerRoleService"]
 
 _SAME_SIGNAL_S = 0.1
+_CORE = (CoreSettings, EngineSettings)
+_WORKER = (WorkerSettings,)
+_WORKER_NAMES = {"cores": "core", "worker_id": "id", "tags": "tag"}
+_VARIABLES = variables_of(_CORE) | variables_of(_WORKER, _WORKER_NAMES) | {PASSWORD_VARIABLE}
+"""Either role may find those of the other: both are often started from one environment."""
 
 
 @contextmanager
@@ -96,7 +102,7 @@ class CoreOptions(_RoleOptions):
 
     def read(self, given: dict[str, Any]) -> tuple[CoreSettings, EngineSettings]:
         """Return the settings of the core and of its engine; both are in the table [core]."""
-        core, engine = read_settings("core", (CoreSettings, EngineSettings), options=given, environ=os.environ)
+        core, engine = read_settings("core", _CORE, options=given, environ=os.environ, others=_VARIABLES)
         return core, engine
 
 
@@ -135,11 +141,12 @@ class WorkerOptions(_RoleOptions):
         settings: WorkerSettings
         [settings] = read_settings(
             "worker",
-            (WorkerSettings,),
+            _WORKER,
             options=given,
             environ=os.environ,
-            names={"cores": "core", "worker_id": "id", "tags": "tag"},
+            names=_WORKER_NAMES,
             defaults={"cores": ()},
+            others=_VARIABLES,
         )
         return settings
 
@@ -320,6 +327,8 @@ class WorkerRoleService(MultiService):
             self.log.critical("dsched-worker: {reason}", reason=error.message)
             self._ending.fail()
             return
+        if not len(self._handlers):
+            self.log.warn("no --jobs: this worker offers no handler, and gets nothing to do")  # noqa: G010
         settings = replace(settings, worker_id=self._state.worker_id)
         worker = WorkerService(settings, self._clock, rng, self._handlers, ledger=ledger)
         worker.setServiceParent(self)

@@ -139,7 +139,9 @@ class StateDir:
                     return state
             return cls._open_new(state_dir, made_up)
         except OSError as error:
-            raise ConfigError(f"--state-dir {state_dir}: {error.strerror or error}: {error.filename or ''}") from None
+            reason = error.strerror or str(error)
+            place = f": {error.filename}" if error.filename else ""
+            raise ConfigError(f"--state-dir {state_dir}: {reason}{place}") from None
 
     @classmethod
     def _open_own(cls, state_dir: Path, worker_id: str) -> Self:
@@ -172,9 +174,10 @@ class StateDir:
         except BlockingIOError:
             os.close(lock)
             return None
-        except OSError:
+        except OSError as error:
             os.close(lock)
-            raise
+            # What fails with a descriptor knows no name.
+            raise OSError(error.errno, error.strerror, str(folder / LOCK)) from None
         _held.add(lock)
         return cls(worker_id, folder, lock)
 

@@ -1,5 +1,6 @@
 """The roles of twistd as an operator meets them: what they refuse, and how they say so."""
 
+import os
 import re
 import signal
 import socket
@@ -20,9 +21,12 @@ JOBS = str(Path(__file__).with_name("recording_jobs.py"))
 
 
 def run_role(folder: Path, role: str, *options: str) -> subprocess.CompletedProcess[str]:
+    # Settings come from the options alone.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("DSCHED_")}
     return subprocess.run(
-        role_command(role, *options), cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+        role_command(role, *options), cwd=folder, env=environ, capture_output=True, text=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
 
 
 def refused(folder: Path, role: str, *options: str) -> str:

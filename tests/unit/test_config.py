@@ -1,11 +1,12 @@
 """Settings: which source wins, what is refused, and that every problem is told."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsched.config import Address, CoreSettings, read_settings
+from dsched.config import Address, CoreSettings, read_settings, variables_of
 from dsched.engine.settings import EngineSettings
 from dsched.errors import ConfigError
 from dsched.worker.settings import WorkerSettings
@@ -95,6 +96,41 @@ def test_options_beat_the_environment_beats_the_file_beats_the_defaults(tmp_path
     assert (settings.listen.port, settings.admin.port, settings.advertise) == (3001, 2002, "core:1")
     assert settings.store == core().store
     assert engine({}, environ).lease_s == 30.0
+
+
+def test_a_variable_that_nobody_reads_is_refused_as_in_the_file() -> None:
+    others = {*variables_of([CoreSettings]), "DSCHED_STORE_PASSWORD"}
+    fine = {"DSCHED_LISTEN": "x", "DSCHED_STORE_PASSWORD": "x", "DSCHED_CONFIG": "", "DSCHED_SLOTS": "2", "SLOTZ": "1"}
+    assert unread(fine, others) == ()
+    assert unread({**fine, "DSCHED_SLOTZ": "3", "DSCHED_": "", "DSCHED_ELSEWHERE": ""}, others) == (
+        "the environment: there is no setting 'DSCHED_'",
+        "the environment: there is no setting 'DSCHED_ELSEWHERE'",
+        "the environment: there is no setting 'DSCHED_SLOTZ'; did you mean DSCHED_SLOTS?",
+    )
+
+
+def unread(environ: dict[str, str], others: Collection[str]) -> tuple[str, ...]:
+    """Return the problems that a worker has with the environment."""
+    try:
+        read_settings(
+            "worker", (WorkerSettings,), options={"core": ["1"]}, environ=environ, names=WORKER_NAMES, others=others
+        )
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TEST_MYSQL_URL", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP",
+     "PORT_8080_TCP_ADDR", "CORE_SERVICE_HOST", "CORE_SERVICE_PORT_WORKERS", "CORE_PORT", "CORE_PORT_8081_TCP_PROTO"],
+)  # fmt: skip
+def test_variables_of_tests_and_of_kubernetes_are_left_alone(name: str) -> None:
+    """A pod has such variables for each service of its namespace, one called `dsched-core` too."""
+    assert unread({f"DSCHED_{name}": "x"}, ()) == ()
+    assert unread({f"DSCHED_{name}X": "x"}, ()) != () or name.startswith(
+        ("TEST_", "SERVICE_PORT_", "CORE_SERVICE_PORT_")
+    )
 
 
 def test_the_file_of_the_option_beats_that_of_the_environment(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The options of both roles, and what is made of them; nothing is started."""
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock as ManualReactor
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from dsched.clock import Clock
 from dsched.tap import CoreOptions, CoreRole, CoreRoleService, Ending, WorkerOptions, WorkerRole, WorkerRoleService
@@ -25,8 +27,8 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     for name in ("seconds", "sigInt", "sigTerm"):
         monkeypatch.setattr(reactor, name, getattr(reactor, name))
-    for name in ("CONFIG", "LISTEN", "ADMIN", "STORE", "CORE", "JOBS", "ID", "SLOTS", "STATE_DIR"):
-        monkeypatch.delenv(f"DSCHED_{name}", raising=False)
+    for name in [name for name in os.environ if name.startswith("DSCHED_")]:
+        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
@@ -132,6 +134,28 @@ def test_a_worker_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     line = refusal(capsys, WorkerOptions(), "--slots=0", "--id=a b")
     for part in ("dsched-worker: ", "--core", "--slots", "--id"):
         assert part in line
+
+
+def test_each_role_refuses_unknown_variables_and_knows_those_of_the_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STORE", "STORE_PASSWORD", "LISTEN", "LEASE_S", "SLOTS", "CORE", "ID", "TEST_MYSQL_URL"):
+        monkeypatch.setenv(f"DSCHED_{name}", "1")
+    monkeypatch.setenv("DSCHED_STORE", "sqlite:///x.db")
+    WorkerOptions().parseOptions([])
+    CoreOptions().parseOptions([])
+    monkeypatch.setenv("DSCHED_SLOTZ", "4")
+    for options in (WorkerOptions(), CoreOptions()):
+        assert "no setting 'DSCHED_SLOTZ'; did you mean DSCHED_SLOTS?" in refusal(capsys, options)
+
+
+def test_a_worker_that_offers_nothing_says_so(tmp_path: Path) -> None:
+    (tmp_path / "hello_jobs.py").write_text(JOBS)
+    for given, warnings in (([], 1), ([f"--jobs={tmp_path / 'hello_jobs.py'}"], 0)):
+        with capturedLogs() as events:
+            stop(start_worker("--id=one", f"--state-dir={tmp_path}", *given))
+        said = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+        assert len([line for line in said if "--jobs" in line and "offers no handler" in line]) == warnings
 
 
 def test_handlers_that_are_missing_are_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:

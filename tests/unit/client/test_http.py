@@ -1,6 +1,7 @@
 """The client: what it asks for, and which errors it makes of the answers."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -89,6 +90,8 @@ def test_an_empty_answer_is_nothing() -> None:
         (refusal(409, "conflict", run_id="a"), Conflict),
         (refusal(503, "store_unavailable"), StoreUnavailable),
         (httpx.Response(502, text="<html>"), Unreachable),
+        (httpx.Response(200, text="<html>"), Unreachable),
+        (httpx.Response(302, content=b"\xff"), Unreachable),
         (httpx.Response(500, json={"error": "odd"}), Unreachable),
     ],
 )
@@ -128,3 +131,70 @@ def test_readiness_is_the_status_of_readyz(status: int, ready: bool) -> None:
     client, script = client_of(httpx.Response(status, json={}))
     assert client.is_ready() is ready
     assert script.asked == ["GET /readyz"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8081", "localhost:8081", "http://[bad", "", "http://", "ftp://a:1", "http://a:port", "http://a:99999",
+     "http://a b:1", "http://a\n:1", "http://a:1/\x00", "http://a:1?x=1", "http://a:1#x", "http://\ud800:1", None, b"http://a",
+     "http://" + "a" * 70 + ".b:1", "http://a..b:1"],
+)  # fmt: skip
+def test_a_url_that_cannot_be_is_refused_at_once(url: Any) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        Client(url)
+    assert caught.value.field == "url"
+    assert "http://" in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:8081", "http://localhost", "https://core.example/dsched/", "http://[::1]:8081", "HTTP://a_b"],
+)
+def test_urls_that_can_be(url: str) -> None:
+    Client(url).close()
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda client: client.trigger("a", params=float("nan")), "params"),
+        (lambda client: client.trigger("a", params={"a": [object()]}), "params.a[0]"),
+        (lambda client: client.trigger("a", params="\ud800"), "params"),
+        (lambda client: client.trigger("a", params={1: 2}), "params"),
+        (lambda client: client.trigger("a", key="\ud800"), "key"),
+        (lambda client: client.create_job({"name": {1}}), "name"),
+        (lambda client: client.create_runs([{"job": "a", "params": float("inf")}]), "runs[0].params"),
+        (lambda client: client.trigger("\ud800"), "name"),
+        (lambda client: client.job(None), "name"),
+        (lambda client: client.delete_job(b"a"), "name"),
+        (lambda client: client.run("\ud800"), "run_id"),
+        (lambda client: client.tasks("\ud800"), "run_id"),
+        (lambda client: client.cancel_run(1), "run_id"),
+        (lambda client: client.task("\ud800"), "task_id"),
+        (lambda client: client.run("a", wait_s=float("nan")), "wait_s"),
+        (lambda client: client.run("a", wait_s="1"), "wait_s"),
+        (lambda client: client.runs(job="\ud800"), "job"),
+        (lambda client: list(client.iter_runs(status=["a", object()])), "status"),
+        (lambda client: client.stats(job="\ud800"), "job"),
+    ],
+)
+def test_what_cannot_be_sent_is_named(call: Callable[[Client], Any], field: str) -> None:
+    client, script = client_of()
+    with pytest.raises(InvalidValue) as caught:
+        call(client)
+    assert caught.value.field == field
+    assert script.requests == []
+
+
+def test_a_long_wait_is_the_longest() -> None:
+    client, script = client_of(ok({}))
+    client.run("a", wait_s=float("inf"))
+    assert script.asked == ["GET /api/v1/runs/a?wait=300"]
+
+
+def test_a_body_is_json_and_says_so() -> None:
+    client, script = client_of(ok({"id": "a"}))
+    client.trigger("a", params=("é", 1.5))
+    [request] = script.requests
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.content == '{"params":["é",1.5]}'.encode()

@@ -1,6 +1,7 @@
 """Who gets which folder, and when it is free again."""
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -106,6 +107,20 @@ def test_a_place_that_cannot_be_is_told(tmp_path: Path) -> None:
         StateDir.open(tmp_path / "file" / "state", "one", "x")
     with pytest.raises(ConfigError, match="File name too long"):
         StateDir.open(tmp_path, "/" * 128, "x")
+
+
+@pytest.mark.parametrize("worker_id", ["one", ""])
+def test_a_full_disk_is_told_with_the_file_that_has_no_room(tmp_path: Path, worker_id: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # No file may grow, which fails where a full disk does: in a write, which knows no name.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(ConfigError) as caught:
+            StateDir.open(tmp_path, worker_id, "made-up")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.message == f"--state-dir {tmp_path}: File too large: {tmp_path / (worker_id or 'made-up')}/lock"
+    StateDir.open(tmp_path, worker_id, "made-up").close()
 
 
 @pytest.mark.parametrize(
