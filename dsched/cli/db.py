@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import click
 
-from dsched.errors import ConfigError, StoreUnavailable
+from dsched.errors import ConfigError, DschedError, StoreUnavailable
+from dsched.store.adoption import CONSEQUENCE
 from dsched.store.interface import Pruned, Store
-from dsched.store.migrations import refuse_newer
+from dsched.store.migrations import Upgrade, refuse_newer
 from dsched.store.mysql import MySqlStore
 from dsched.store.reads import SqlReads
 from dsched.store.sqlite import SqliteStore
@@ -46,17 +47,21 @@ def db() -> None:
 def migrate(url: str, as_json: bool) -> None:
     """Create the schema, or bring it up to date. A file of SQLite that has something in it is copied first."""
     store = _named(url)
-    before, _ = store.versions()
-    with _opened(store):
-        after, _ = store.versions()
     assert isinstance(store, SqliteStore | MySqlStore)
+    before, _ = store.versions()
+    try:
+        with _opened(store):
+            after, _ = store.versions()
+    except (DschedError, click.ClickException):
+        _tell_adoption(store.upgrade, err=True)
+        raise
     done = store.upgrade
     by_another = before < after and not done.after
     if done.after:
         before, after = done.before, done.after
     backup = str(done.backup) if done.backup else None
     if as_json:
-        _print({"from": before, "to": after, "by_another": by_another, "backup": backup})
+        _print({"from": before, "to": after, "by_another": by_another, "backup": backup, "adopted": done.adopted})
     elif before == after:
         click.echo(f"schema version {after}: nothing to do")
     elif by_another:
@@ -65,6 +70,15 @@ def migrate(url: str, as_json: bool) -> None:
         click.echo(f"schema version {before} -> {after}" if before else f"schema version {after} created")
         if backup:
             click.echo(f"as it was before: {backup}")
+        _tell_adoption(done)
+
+
+def _tell_adoption(upgrade: Upgrade, *, err: bool = False) -> None:
+    if upgrade.adopted:
+        click.echo("table schedule_job was there, and was adopted:", err=err)
+        for change in upgrade.adopted:
+            click.echo(f"  {change}", err=err)
+        click.echo(CONSEQUENCE, err=err)
 
 
 @db.command()

@@ -12,11 +12,17 @@ because nobody knows what a worker has already done for them.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from twisted.logger import Logger
+
 from dsched.errors import ConfigError
+from dsched.store.migrations import Upgrade
 from dsched.store.statements import TASK
 
-__all__ = ["Column", "foreign_ids", "missing", "missing_keys", "objections", "plan"]
+__all__ = ["CONSEQUENCE", "Column", "additions", "foreign_ids", "missing", "missing_keys", "objections", "plan", "tell"]
 
+CONSEQUENCE: Final = (
+    "dsched numbers the rows of schedule_job from now on: whatever else writes to it must stop, or give its own job_id"
+)
 _KEYS: Final = ("job_id", "task_id")
 _TIMES: Final = frozenset({"create_time", "update_time"})
 _AFFINITIES: Final = {
@@ -65,6 +71,27 @@ def plan(
         *(f"ALTER TABLE {TASK.name} ADD COLUMN {_declare(column)}" for column in missing(existing, wanted)),
         *(f"CREATE UNIQUE INDEX schedule_job_{key} ON {TASK.name} ({key})" for key in missing_keys(unique)),
     ]
+
+
+def additions(existing: Sequence[Column], wanted: Sequence[Column], unique: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return what the table gets, in words."""
+    added = [
+        ("added columns", [column.name for column in missing(existing, wanted)]),
+        ("added unique keys", missing_keys(unique)),
+    ]
+    return [f"{what}: {', '.join(names)}" for what, names in added if names]
+
+
+def tell(log: Logger, upgrade: Upgrade) -> None:
+    """Log what opening a store has done to its schema."""
+    if upgrade.after:
+        log.info("the schema was brought from version {before} to {after}", before=upgrade.before, after=upgrade.after)
+    if upgrade.backup is not None:
+        log.info("the file as it was before: {path}", path=str(upgrade.backup))
+    for change in upgrade.adopted:
+        log.warn("table schedule_job was adopted: {change}", change=change)  # noqa: G010
+    if upgrade.adopted:
+        log.warn(CONSEQUENCE)  # noqa: G010
 
 
 def missing(existing: Sequence[Column], wanted: Sequence[Column]) -> list[Column]:

@@ -6,7 +6,7 @@ killed one leaves the schema as it was. What a version looks like is written in 
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +47,8 @@ class Upgrade:
     """The version that it has got; 0 if nothing was to be done, or another process did it."""
     backup: Path | None = None
     """Where the file is as it was."""
+    adopted: list[str] = field(default_factory=list)
+    """What was changed of a table of tasks that was there before."""
 
 
 def load_migrations(dialect: str) -> tuple[Migration, ...]:

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from twisted.logger import Logger
+
 from dsched.errors import BatchRefused, ConfigError, DschedError, StoreUnavailable
-from dsched.store.adoption import Column, plan
+from dsched.store.adoption import Column, additions, plan, tell
 from dsched.store.migrations import Migration, Upgrade, apply, load_migrations, outstanding
 from dsched.store.sql_store import SqlStore
 from dsched.store.statements import TASK, Table
@@ -103,6 +105,7 @@ class SqliteStore(SqlStore):
     a table that was there before are held against. `migrations` are for tests.
     """
 
+    log = Logger()
     readers = 1
 
     def __init__(
@@ -261,7 +264,8 @@ class SqliteStore(SqlStore):
         steps = outstanding(current, self._migrations, str(self.path))
         if steps:
             upgrade = Upgrade(current, steps[-1].version)
-            adoption = [] if current else self._adoption(database)
+            existing = [] if current else _columns(database, TASK)
+            adoption = self._adoption(database, existing, upgrade) if existing else []
             if _has_content(database):
                 self._back_up(current)
                 upgrade.backup = self.backup_path(current)
@@ -270,6 +274,7 @@ class SqliteStore(SqlStore):
             apply(database.execute, steps)
             database.execute("COMMIT")
             self.upgrade = upgrade
+            tell(self.log, upgrade)
         else:
             database.execute("ROLLBACK")
 
@@ -288,11 +293,8 @@ class SqliteStore(SqlStore):
             os.fsync(file.fileno())
         partial.replace(target)
 
-    def _adoption(self, database: sqlite3.Connection) -> list[str]:
-        """Return the statements that adopt a table of tasks, none where there is no such table."""
-        existing = _columns(database, TASK)
-        if not existing:
-            return []
+    def _adoption(self, database: sqlite3.Connection, existing: Sequence[Column], upgrade: Upgrade) -> list[str]:
+        """Return the statements that adopt a table of tasks; what they change is noted in `upgrade`."""
         fresh = sqlite3.connect(":memory:")
         try:
             for statement in self._migrations[0].statements():
@@ -300,7 +302,9 @@ class SqliteStore(SqlStore):
             wanted = _columns(fresh, TASK)
         finally:
             fresh.close()
-        return plan(database.execute, existing, wanted, _unique(database, TASK), round(self._time_s() * 1000))
+        unique = _unique(database, TASK)
+        upgrade.adopted = additions(existing, wanted, unique)
+        return plan(database.execute, existing, wanted, unique, round(self._time_s() * 1000))
 
     # -- writes
 

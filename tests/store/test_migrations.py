@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from dsched.errors import ConfigError
+from dsched.store.adoption import CONSEQUENCE
 from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.sqlite import SqliteStore
 from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER
@@ -144,7 +146,7 @@ def test_a_file_of_others_is_backed_up_first(path: Path, there: str) -> None:
     before = ask(path, "SELECT sql FROM sqlite_master"), ask(path, f"SELECT * FROM {there}")
     store = opened(path)
     backup = path.with_name("store.db.v0.backup")
-    assert store.upgrade == Upgrade(0, NEWEST, backup)
+    assert (store.upgrade.before, store.upgrade.after, store.upgrade.backup) == (0, NEWEST, backup)
     store.close()
     assert (ask(backup, "SELECT sql FROM sqlite_master"), ask(backup, f"SELECT * FROM {there}")) == before
     store.open()
@@ -193,6 +195,18 @@ def test_columns_are_known_in_any_case(path: Path, rows: Any, leader_of: Any) ->
     assert store.load_active().tasks == [rows.task(14)]
     store.close()
     assert len([row for row in ask(path, "PRAGMA index_list(schedule_job)") if row[2]]) == 1
+
+
+def test_what_adoption_changes_is_told(path: Path) -> None:
+    run_sql(path, "CREATE TABLE schedule_job (job_id INTEGER PRIMARY KEY, task_id TEXT, STATUS TEXT);")
+    with capturedLogs() as events:
+        store = opened(path)
+    store.close()
+    added = [name for name in TASK.columns[2:] if name != "status"]
+    told = [f"added columns: {', '.join(added)}", "added unique keys: task_id"]
+    assert store.upgrade.adopted == told
+    warnings = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+    assert warnings == [*(f"table schedule_job was adopted: {change}" for change in told), CONSEQUENCE]
 
 
 def test_keys_that_were_not_unique_become_so(path: Path, rows: Any) -> None:

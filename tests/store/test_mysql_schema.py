@@ -8,9 +8,11 @@ import time
 from typing import Any
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from dsched.errors import ConfigError, StoreUnavailable
-from dsched.store.migrations import Migration, load_migrations
+from dsched.store.adoption import CONSEQUENCE
+from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.mysql import MySqlStore, parse_url
 from dsched.store.statements import ATTEMPT, JOB, LEADER, LOG, RUN, TASK, WORKER
 from dsched.testing.mariadb import Databases
@@ -281,6 +283,114 @@ def test_a_column_of_others_may_number_or_compute_itself(
     leader_of(store).commit(runs_new=[rows.run()], tasks_new=[rows.task(14)])
     store.close()
     assert databases.execute(mysql_url, "SELECT id, twice FROM schedule_job") == [(1, 28)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "changed"),
+    [
+        (
+            "job_id INT NOT NULL AUTO_INCREMENT PRIMARY KEY COMMENT 'who''s', {task_id}",
+            ["job_id: int(11) NOT NULL AUTO_INCREMENT COMMENT 'who''s' -> bigint(20) NOT NULL COMMENT 'who''s'"],
+        ),
+        (
+            "job_id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, {task_id}",
+            ["job_id: bigint(20) NOT NULL AUTO_INCREMENT -> bigint(20) NOT NULL"],
+        ),
+        (
+            "job_id BIGINT NOT NULL PRIMARY KEY, {task_id},"
+            " update_time TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)",
+            [
+                "update_time: timestamp(3) NOT NULL DEFAULT current_timestamp(3) ON UPDATE current_timestamp(3)"
+                " -> timestamp(3) NOT NULL DEFAULT current_timestamp(3)"
+            ],
+        ),
+        (
+            "job_id BIGINT NOT NULL PRIMARY KEY, {task_id},"
+            " Create_Time TIMESTAMP(6) NULL ON UPDATE CURRENT_TIMESTAMP(6), update_time DATETIME(6)"
+            " DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6)",
+            [
+                "Create_Time: timestamp(6) NULL DEFAULT NULL ON UPDATE current_timestamp(6)"
+                " -> timestamp(6) NULL DEFAULT NULL",
+                "update_time: datetime(6) DEFAULT current_timestamp(6) ON UPDATE current_timestamp(6)"
+                " -> datetime(6) DEFAULT current_timestamp(6)",
+            ],
+        ),
+        (
+            "job_id BIGINT NOT NULL PRIMARY KEY, {task_id}, timeout INT CHECK (timeout < 9)",
+            ["timeout: int(11) DEFAULT NULL CHECK (`timeout` < 9) -> bigint(20) DEFAULT NULL"],
+        ),
+        (
+            "job_id BIGINT NOT NULL DEFAULT NEXTVAL(numbers) PRIMARY KEY, {task_id}",
+            ["job_id: bigint(20) NOT NULL DEFAULT nextval(`DATABASE`.`numbers`) -> bigint(20) NOT NULL"],
+        ),
+        ("job_id BIGINT NOT NULL PRIMARY KEY, {task_id}", []),
+    ],
+)
+def test_what_adoption_changes_is_told(
+    databases: Databases, mysql_url: str, rows: Any, leader_of: Any, columns: str, changed: list[str]
+) -> None:
+    """Numbers and times are given by dsched; what the table did by itself must not collide with it."""
+    task_id = "task_id VARCHAR(192) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin UNIQUE"
+    databases.execute(
+        mysql_url,
+        "CREATE SEQUENCE numbers",
+        f"CREATE TABLE schedule_job ({columns.format(task_id=task_id)}) ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
+    )
+    changed = [text.replace("DATABASE", parse_url(mysql_url, os.environ).database) for text in changed]
+    with capturedLogs() as events:
+        store = opened(mysql_url)
+    added = [name for name in TASK.columns[2:] if name not in columns.lower()]
+    told = [*changed, f"added columns: {', '.join(added)}"]
+    assert store.upgrade == Upgrade(0, NEWEST, None, told)
+    warnings = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+    assert warnings == [*(f"table schedule_job was adopted: {change}" for change in told), CONSEQUENCE]
+    found = databases.execute(mysql_url, "SHOW FULL COLUMNS FROM schedule_job")
+    assert {row[6] for row in found} == {""}
+    task = rows.task(14)._replace(timeout=8)
+    leader_of(store).commit(runs_new=[rows.run()], tasks_new=[task])
+    done = task._replace(status="SUCCESS", version=2)
+    store.close()
+    store.open()
+    assert store.upgrade == Upgrade()
+    leader_of(store).commit(tasks_set=[done])
+    found_task = store.task(task.task_id)
+    assert found_task is not None and found_task.update_time[:23] == done.update_time
+    store.close()
+
+
+def test_adoption_tells_of_keys_and_of_the_engine(databases: Databases, mysql_url: str) -> None:
+    databases.execute(mysql_url, "CREATE TABLE schedule_job (job_id BIGINT NOT NULL, task_id TEXT) ENGINE=MyISAM")
+    store = opened(mysql_url)
+    assert store.upgrade.adopted[2:] == [
+        "added unique keys: job_id, task_id",
+        "engine and row format: MyISAM, Dynamic -> InnoDB, Dynamic",
+    ]
+    assert store.upgrade.adopted[0].startswith("task_id: text")
+    store.close()
+
+
+def test_adoption_is_told_of_when_what_follows_fails(databases: Databases, mysql_url: str) -> None:
+    """It stays, and the next time there is nothing of it left to tell."""
+    legacy(databases, mysql_url)
+    databases.execute(mysql_url, "CREATE TABLE job (mine TEXT)")
+    store = MySqlStore(parse_url(mysql_url, os.environ))
+    with capturedLogs() as events, pytest.raises(ConfigError, match="'job' already exists"):
+        store.open()
+    assert store.upgrade.after == 0 and store.upgrade.adopted
+    assert CONSEQUENCE in [formatEvent(event) for event in events]
+
+
+def test_no_setting_of_the_server_brings_on_update_back(databases: Databases, mysql_url: str) -> None:
+    databases.execute(
+        mysql_url,
+        "CREATE TABLE schedule_job (job_id BIGINT, task_id TEXT, create_time TIMESTAMP NOT NULL)",
+        "SET GLOBAL explicit_defaults_for_timestamp = 0",
+    )
+    try:
+        opened(mysql_url).close()
+    finally:
+        databases.execute(mysql_url, "SET GLOBAL explicit_defaults_for_timestamp = 1")
+    assert not any("on update" in row[6] for row in databases.execute(mysql_url, "SHOW FULL COLUMNS FROM schedule_job"))
 
 
 def test_keys_that_were_not_unique_become_so(databases: Databases, mysql_url: str) -> None:

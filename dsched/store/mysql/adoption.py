@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import pymysql
 
 from dsched.errors import ConfigError
-from dsched.store.adoption import Column, foreign_ids, missing, missing_keys, objections
+from dsched.store.adoption import Column, additions, foreign_ids, missing, missing_keys, objections
 from dsched.store.migrations import Migration
 from dsched.store.mysql.faults import RIGHTS, code_of, text_of, will_stay
 from dsched.store.statements import TASK
@@ -16,6 +16,8 @@ __all__ = ["adopt", "is_there"]
 _CREATE: Final = f"CREATE TABLE IF NOT EXISTS {TASK.name} "
 _WANTED: Final = "dsched_wanted"
 _TYPE: Final = re.compile(r"([a-z]+)(?:\((\d+)\))?(.*)")
+_SHOWN: Final = re.compile(r"^  `((?:[^`]|``)+)` (.*?),?$", re.MULTILINE)
+"""A column in SHOW CREATE TABLE."""
 _TEXTS: Final = ("tinytext", "text", "mediumtext", "longtext")
 _STRINGS: Final = frozenset({"char", "varchar", *_TEXTS})
 _BYTES: Final = frozenset({"tinyblob", "blob", "mediumblob", "longblob"})
@@ -39,14 +41,21 @@ class _Described(NamedTuple):
     key: str
     default: str | None
     extra: str
+    comment: str = ""
+
+    @property
+    def fills_itself(self) -> bool:
+        """Tell whether the server gives values that are dsched's to give; a default of the key may be a sequence."""
+        is_counted = self.name.lower() == TASK.key and self.default is not None
+        return is_counted or any(word in self.extra.lower() for word in ("auto_increment", "on update"))
 
     @property
     def is_computed(self) -> bool:
         return any(word in self.extra.lower() for word in ("virtual", "stored", "persistent"))
 
     def column(self) -> Column:
-        fills_itself = self.is_computed or "auto_increment" in self.extra.lower()
-        return Column(self.name, self.type, self.null == "NO" and not fills_itself, self.default)
+        is_given = self.is_computed or "auto_increment" in self.extra.lower()
+        return Column(self.name, self.type, self.null == "NO" and not is_given, self.default)
 
 
 def is_there(cursor: Any) -> bool:
@@ -62,11 +71,15 @@ def _columns(cursor: Any, table: str) -> list[_Described]:
         if code_of(error) == 1146:
             return []
         raise
-    return [_Described(*row[:7]) for row in cursor.fetchall()]
+    return [_Described(*row[:7])._replace(comment=row[8]) for row in cursor.fetchall()]
 
 
-def adopt(cursor: Any, migration: Migration, now_ms: int) -> None:
-    """Give `schedule_job` the columns, types and keys that dsched needs; its rows stay. May be cut off and repeated."""
+def adopt(cursor: Any, migration: Migration, now_ms: int) -> list[str]:
+    """Give `schedule_job` the columns, types and keys that dsched needs; its rows stay. May be cut off and repeated.
+
+    Returns what was changed, in words. What filled itself does so no longer: ids and instants are dsched's to give, and
+    a number of the server's could be one of dsched's.
+    """
     [create] = [text for text in migration.statements() if text.startswith(_CREATE)]
     cursor.execute(f"CREATE TEMPORARY TABLE {_WANTED} {create.removeprefix(_CREATE)}")
     wanted = _columns(cursor, _WANTED)
@@ -89,21 +102,35 @@ def adopt(cursor: Any, migration: Migration, now_ms: int) -> None:
         ours = described.get(column.name.lower())
         if ours is not None and not _holds(column, ours):
             clauses.append(f"MODIFY COLUMN {_declare(cursor, _widened(column, ours))}")
-    clauses += [f"ADD UNIQUE KEY schedule_job_{key} ({key})" for key in missing_keys(_unique(cursor))]
+    unique = _unique(cursor)
+    clauses += [f"ADD UNIQUE KEY schedule_job_{key} ({key})" for key in missing_keys(unique)]
     cursor.execute(
         "SELECT engine, row_format FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s",
         (TASK.name,),
     )
     engine, row_format = cursor.fetchone()
+    added = additions(have, want, unique)
     if engine != "InnoDB" or row_format != "Dynamic":
         clauses += ["ENGINE = InnoDB", "ROW_FORMAT = DYNAMIC"]
-    if clauses:
-        try:
-            cursor.execute(f"ALTER TABLE {TASK.name} {', '.join(clauses)}")
-        except pymysql.err.MySQLError as error:
-            if code_of(error) in RIGHTS or not will_stay(error):
-                raise
-            raise _refused(text_of(error)) from error
+        added.append(f"engine and row format: {engine}, {row_format} -> InnoDB, Dynamic")
+    if not clauses:
+        return []
+    before = _shown(cursor)
+    try:
+        cursor.execute(f"ALTER TABLE {TASK.name} {', '.join(clauses)}")
+    except pymysql.err.MySQLError as error:
+        if code_of(error) in RIGHTS or not will_stay(error):
+            raise
+        raise _refused(text_of(error)) from error
+    after = _shown(cursor)
+    changed = [name for name in before if before[name] != after.get(name)]
+    return [*(f"{name}: {before[name]} -> {after.get(name)}" for name in changed), *added]
+
+
+def _shown(cursor: Any) -> dict[str, str]:
+    """Return the columns as the server itself declares them: with whatever property they have."""
+    cursor.execute(f"SHOW CREATE TABLE {TASK.name}")
+    return {match[1]: match[2] for match in _SHOWN.finditer(cursor.fetchone()[1])}
 
 
 def _refused(*problems: str) -> ConfigError:
@@ -147,10 +174,12 @@ def _holds(column: _Described, wanted: _Described) -> bool:
     """Tell whether everything that fits `wanted` fits `column`, unchanged."""
     kind, size, rest = _split(column.type)
     goal, least, _ = _split(wanted.type)
+    if column.fills_itself:
+        return False
     if goal == "bigint":
         return kind == goal and not rest
     if goal == "timestamp":
-        return kind in ("timestamp", "datetime") and size >= least and "on update" not in column.extra.lower()
+        return kind in ("timestamp", "datetime") and size >= least
     if column.collation != wanted.collation:
         return False
     if goal == "varchar":
@@ -165,11 +194,14 @@ def _widened(column: _Described, wanted: _Described) -> _Described:
     type_ = wanted.type
     if goal == "varchar" and kind in ("varchar", "char"):
         type_ = f"varchar({max(size, least)})"
-    elif goal == "timestamp" and kind == "datetime":
-        type_ = f"datetime({max(size, least)})"
+    elif goal == "timestamp" and kind in ("timestamp", "datetime"):
+        type_ = f"{kind}({max(size, least)})"
     elif kind in _TEXTS and goal in _TEXTS:
         type_ = max(kind, goal, key=_TEXTS.index)
-    return column._replace(type=type_, collation=wanted.collation, extra="")
+    default = None if column.name.lower() == TASK.key else column.default
+    if goal == "timestamp" and default is None and column.null == "NO":
+        default = wanted.default  # without one some servers would add ON UPDATE
+    return column._replace(type=type_, collation=wanted.collation, default=default, extra="")
 
 
 def _declare(cursor: Any, column: _Described, *, adding: bool = False) -> str:
@@ -179,8 +211,13 @@ def _declare(cursor: Any, column: _Described, *, adding: bool = False) -> str:
         text += f" CHARACTER SET {column.collation.split('_')[0]} COLLATE {column.collation}"
     is_null = column.null == "YES" or (adding and column.default is None)
     text += " NULL" if is_null else " NOT NULL"
-    if column.default is None:
-        return text
-    if column.default.lower().startswith("current_timestamp"):
-        return f"{text} DEFAULT CURRENT_TIMESTAMP({_split(column.type)[1] or ''})".replace("()", "")
-    return f"{text} DEFAULT {cursor.connection.escape(column.default)}"
+    if column.default is not None:
+        text += f" DEFAULT {_default(cursor, column.default, column.type)}"
+    return f"{text} COMMENT {cursor.connection.escape(column.comment)}" if column.comment else text
+
+
+def _default(cursor: Any, default: str, kind: str) -> str:
+    if default.lower().startswith("current_timestamp"):
+        return f"CURRENT_TIMESTAMP({_split(kind)[1] or ''})".replace("()", "")
+    text: str = cursor.connection.escape(default)
+    return text

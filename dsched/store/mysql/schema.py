@@ -49,7 +49,8 @@ def migrate(connection: Any, migrations: Sequence[Migration], store: str, now_ms
     if not steps:
         return
     if not current and is_there(cursor):
-        adopt(cursor, migrations[0], now_ms)  # first: what it refuses it leaves as it was
+        # First: what it refuses it leaves as it was.
+        upgrade.adopted = adopt(cursor, migrations[0], now_ms)
     for statement in _TABLES:
         cursor.execute(statement)
     upgrade.before = current

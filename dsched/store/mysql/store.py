@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from dsched.errors import BatchRefused, ConfigError
 from dsched.model.rows import LeaderRow
 from dsched.model.task import OPEN, TaskState
+from dsched.store.adoption import tell
 from dsched.store.migrations import Migration, Upgrade, load_migrations
 from dsched.store.mysql.connection import Connections, MySqlSettings, connect
 from dsched.store.mysql.faults import DRIVER_ERRORS, refusal
@@ -124,6 +125,8 @@ class MySqlStore(SqlStore):
         except BaseException:
             self.close()
             raise
+        finally:
+            tell(self.log, self.upgrade)
 
     def close(self) -> None:
         """Close every connection; idempotent. Waits for what runs, within its time limit."""

@@ -15,6 +15,7 @@ from dsched.cli.main import cli
 from dsched.engine.changes import Batch
 from dsched.errors import ConfigError
 from dsched.model.rows import RunRow, TaskRow
+from dsched.store.adoption import CONSEQUENCE
 from dsched.store.migrations import Upgrade, load_migrations
 from dsched.store.mysql import parse_url
 from dsched.store.mysql.connection import connect
@@ -25,6 +26,7 @@ from dsched.store.url import open_store
 from dsched.testing.mariadb import Databases
 
 DAY_MS = 86_400_000
+NOTHING: dict[str, Any] = {"backup": None, "adopted": []}
 NEWEST = load_migrations("sqlite")[-1].version
 
 
@@ -81,8 +83,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_migrate_makes_the_schema_once(url: str) -> None:
-    assert answer("migrate", "--store", url) == {"from": 0, "to": NEWEST, "by_another": False, "backup": None}
-    assert answer("migrate", "--store", url) == {"from": NEWEST, "to": NEWEST, "by_another": False, "backup": None}
+    assert answer("migrate", "--store", url) == {"from": 0, "to": NEWEST, "by_another": False, **NOTHING}
+    assert answer("migrate", "--store", url) == {"from": NEWEST, "to": NEWEST, "by_another": False, **NOTHING}
     assert db("migrate", "--store", url).output == f"schema version {NEWEST}: nothing to do\n"
 
 
@@ -105,6 +107,30 @@ def test_migrate_tells_where_the_file_of_others_is(tmp_path: Path) -> None:
     assert (tmp_path / "store.db.v0.backup").exists()
 
 
+OLD_TABLE = "CREATE TABLE schedule_job (job_id INTEGER PRIMARY KEY{}, task_id VARCHAR(200) UNIQUE)"
+
+
+def test_migrate_tells_what_it_has_changed_of_a_table_of_others(databases: Databases, mysql_url: str) -> None:
+    databases.execute(mysql_url, OLD_TABLE.format(" AUTO_INCREMENT"), "CREATE TABLE job (mine TEXT)")
+    failed = db("migrate", "--store", mysql_url)
+    assert isinstance(failed.exception, ConfigError)
+    first, second, *rest, last = failed.stderr.splitlines()
+    assert first == "table schedule_job was there, and was adopted:"
+    assert second == "  job_id: int(11) NOT NULL AUTO_INCREMENT -> bigint(20) NOT NULL"
+    assert rest[-1].startswith("  added columns: job_name, params") and last == CONSEQUENCE
+    databases.execute(mysql_url, "DROP TABLE schedule_job", "DROP TABLE job", OLD_TABLE.format(" AUTO_INCREMENT"))
+    assert db("migrate", "--store", mysql_url).output.splitlines() == [
+        f"schema version {NEWEST} created", first, second, *rest, last,
+    ]  # fmt: skip
+
+
+def test_migrate_tells_what_it_has_added_to_a_file_of_others(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
+        database.execute(OLD_TABLE.format(""))
+    [told] = answer("migrate", "--store", f"sqlite:///{tmp_path / 'store.db'}")["adopted"]
+    assert told.startswith("added columns: job_name, params, ")
+
+
 @pytest.mark.parametrize("as_json", [True, False])
 def test_migrate_tells_that_another_process_was_faster(databases: Databases, mysql_url: str, as_json: bool) -> None:
     """It has seen a database without a schema, and waits for the lock until there is one."""
@@ -123,7 +149,7 @@ def test_migrate_tells_that_another_process_was_faster(databases: Databases, mys
         cursor.execute("SELECT RELEASE_ALL_LOCKS()")
         output = slower.result(60).output
     if as_json:
-        assert json.loads(output) == {"from": 0, "to": NEWEST, "by_another": True, "backup": None}
+        assert json.loads(output) == {"from": 0, "to": NEWEST, "by_another": True, **NOTHING}
     else:
         assert output == f"schema version {NEWEST}: another process has migrated it meanwhile\n"
 
