@@ -3,15 +3,16 @@
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dsched.errors import InvalidValue
 from dsched.model.instant import parse_instant
+from dsched.model.rows import TaskRow
 from dsched.model.run import RunState
 from dsched.model.task import TaskState
 from dsched.store.interface import Page
-from dsched.store.statements import JOB, NOT_SUCCESS, RUN, TASK, Table
+from dsched.store.statements import JOB, NOT_SUCCESS, RUN, TASK, WORKER, Table
 from dsched.wire.messages import MAX_MESSAGE
 
 __all__ = [
@@ -20,12 +21,14 @@ __all__ = [
     "PAGE_BYTES",
     "RUNS",
     "TASKS",
+    "WORKERS",
     "Condition",
     "Filter",
     "Lead",
     "Listing",
     "check_limit",
     "is_storable",
+    "tasks_of",
 ]
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -169,8 +172,9 @@ class Listing(Generic[R]):
         """Return the place that a cursor names; raises `InvalidValue` for a text that this list never gave."""
         try:
             plain = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
-            name, *parts = plain.split(":", len(self.kinds))
-            if name != self._tag or len(parts) != len(self.kinds) or _opaque(plain) != cursor:
+            tag = f"{self._tag}:"
+            parts = plain.removeprefix(tag).split(":", len(self.kinds) - 1)
+            if not plain.startswith(tag) or len(parts) != len(self.kinds) or _opaque(plain) != cursor:
                 raise ValueError(plain)
             return tuple(self._part(kind, part) for kind, part in zip(self.kinds, parts, strict=True))
         except ValueError:
@@ -255,3 +259,9 @@ ALL_TASKS: Final = Listing(
     attempts=True,
 )  # fmt: skip
 """Adopted rows have no run and are not listed."""
+WORKERS: Final = Listing(WORKER, ("worker_id",), (str,), {})
+
+
+def tasks_of(run_id: str) -> Listing[TaskRow]:
+    """Return `TASKS` of one run: its cursors are of no use in another."""
+    return replace(TASKS, name=f"{TASK.name}:{run_id}")
