@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """One page of a list; `next` is the cursor of the page after it, None at the end."""
+    """One page of a list; `next` is the cursor of the page after it, None at the end.
+
+    However many rows are asked for, it has about 8 MiB of them at most, and at least one if there is any.
+    """
 
     items: Sequence[T]
     next: str | None

@@ -25,7 +25,7 @@ from dsched.model.run import RunState
 from dsched.model.task import OPEN
 from dsched.store.interface import Active, Page, Pruned
 from dsched.store.memory_rows import Kind, Rows
-from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Listing, check_limit
+from dsched.store.paging import ALL_TASKS, JOBS, RUNS, Listing, check_limit, tasks_of
 from dsched.store.rollups import Counters, added_by, summed
 from dsched.store.statements import ATTEMPT, BACKLOG, JOB, LEADER, LOG, RUN, TASK, WORKER, Table
 
@@ -339,7 +339,7 @@ class MemoryStore:
     def tasks_of(self, run_id: str, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
         """List the tasks of a run by shard item."""
         with self._lock:
-            return self._page(TASKS, self._tasks_in(run_id), limit, cursor, filters)
+            return self._page(tasks_of(run_id), self._tasks_in(run_id), limit, cursor, filters)
 
     def tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
         """List tasks of all runs, newest first."""

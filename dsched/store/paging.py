@@ -2,21 +2,39 @@
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dsched.errors import InvalidValue
 from dsched.model.instant import parse_instant
+from dsched.model.rows import TaskRow
 from dsched.model.run import RunState
 from dsched.model.task import TaskState
 from dsched.store.interface import Page
-from dsched.store.statements import JOB, NOT_SUCCESS, RUN, TASK, Table
+from dsched.store.statements import JOB, NOT_SUCCESS, RUN, TASK, WORKER, Table
+from dsched.wire.messages import MAX_MESSAGE
 
-__all__ = ["ALL_TASKS", "JOBS", "RUNS", "TASKS", "Condition", "Filter", "Lead", "Listing", "check_limit", "is_storable"]
+__all__ = [
+    "ALL_TASKS",
+    "JOBS",
+    "PAGE_BYTES",
+    "RUNS",
+    "TASKS",
+    "WORKERS",
+    "Condition",
+    "Filter",
+    "Lead",
+    "Listing",
+    "check_limit",
+    "is_storable",
+    "tasks_of",
+]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
+PAGE_BYTES: Final = 8 * 1024 * 1024
+"""Of the rows of a page. It is read, kept, and written out as one answer, all in the core's memory."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}\Z")
 
 
@@ -109,7 +127,8 @@ class Listing(Generic[R]):
 
     `leads` is None where few rows can match. Otherwise a page looks at a bounded number of rows along one of these
     indexes, the last of them that of the order itself, and may come back short, or empty, with a cursor to go on.
-    `always` is a condition on every row.
+    `always` is a condition on every row. `long` are the columns whose JSON may be long, `attempts` tells that a row is
+    shown with its earlier attempts.
     """
 
     table: Table[R]
@@ -120,6 +139,8 @@ class Listing(Generic[R]):
     leads: tuple[Lead, ...] | None = None
     always: str = ""
     name: str = ""
+    long: tuple[str, ...] = ()
+    attempts: bool = False
 
     @property
     def _tag(self) -> str:
@@ -151,8 +172,9 @@ class Listing(Generic[R]):
         """Return the place that a cursor names; raises `InvalidValue` for a text that this list never gave."""
         try:
             plain = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
-            name, *parts = plain.split(":", len(self.kinds))
-            if name != self._tag or len(parts) != len(self.kinds) or _opaque(plain) != cursor:
+            tag = f"{self._tag}:"
+            parts = plain.removeprefix(tag).split(":", len(self.kinds) - 1)
+            if not plain.startswith(tag) or len(parts) != len(self.kinds) or _opaque(plain) != cursor:
                 raise ValueError(plain)
             return tuple(self._part(kind, part) for kind, part in zip(self.kinds, parts, strict=True))
         except ValueError:
@@ -166,11 +188,32 @@ class Listing(Generic[R]):
             return int(part)
         return part
 
-    def page(self, rows: Sequence[R], limit: int) -> Page[R]:
-        """Return the page for `rows`, of which there is one more than `limit` if another page follows."""
-        if len(rows) <= limit:
-            return Page(rows, None)
-        return Page(rows[:limit], self.cursor(rows[limit - 1]))
+    def size(self, row: R) -> int:
+        """Return about how many bytes a row takes, with what is shown beside it."""
+        size = 0
+        for name in self.long:
+            text = getattr(row, name)
+            if text:
+                size += len(text) if text.isascii() else len(text.encode())
+        if self.attempts:
+            size += len(row.error_msg or "")  # type: ignore[attr-defined]
+            if row.attempt > 1:  # type: ignore[attr-defined]
+                size += (row.attempt - 1) * MAX_MESSAGE  # type: ignore[attr-defined]
+        return size
+
+    def page(self, rows: Iterable[R], limit: int) -> Page[R]:
+        """Return the page that `rows` begin with: at most `limit`, of at most `PAGE_BYTES`, but one at least.
+
+        Takes one row more than that, if there is one.
+        """
+        items: list[R] = []
+        size = 0
+        for row in rows:
+            size += self.size(row)
+            if items and (len(items) == limit or size > PAGE_BYTES):
+                return Page(items, self.cursor(items[-1]))
+            items.append(row)
+        return Page(items, None)
 
 
 def check_limit(limit: int) -> int:
@@ -182,8 +225,11 @@ def check_limit(limit: int) -> int:
 
 _TASK_STATUS: Final = Filter("status", _one_of(tuple(TaskState)))
 
+_TASK_TEXTS: Final = ("params", "result", "error")
+
 JOBS: Final = Listing(
-    JOB, ("name",), (str,), {"group": Filter("group_name"), "enabled": Filter("enabled", _truth)}
+    JOB, ("name",), (str,), {"group": Filter("group_name"), "enabled": Filter("enabled", _truth)},
+    long=("definition",),
 )  # fmt: skip
 RUNS: Final = Listing(
     RUN, ("created_at", "run_id"), (int, str),
@@ -195,9 +241,11 @@ RUNS: Final = Listing(
     leads=(
         Lead("job", "run_job"), Lead("status", "run_status"), Lead("group_name", "run_group"), Lead("", "run_created"),
     ),
+    long=("params", "snapshot"),
 )  # fmt: skip
 TASKS: Final = Listing(
     TASK, ("sharding_item", "job_id"), (int, int), {"status": _TASK_STATUS, "worker": Filter("target_worker")},
+    long=_TASK_TEXTS, attempts=True,
 )  # fmt: skip
 ALL_TASKS: Final = Listing(
     TASK, ("job_id",), (int,),
@@ -207,6 +255,13 @@ ALL_TASKS: Final = Listing(
     },
     descending=True,
     leads=(Lead("status", "schedule_job_status", NOT_SUCCESS, unless=TaskState.SUCCESS), Lead("", "")),
-    always="coalesce(run_id, '') <> ''", name="tasks",
+    always="coalesce(run_id, '') <> ''", name="tasks", long=_TASK_TEXTS,
+    attempts=True,
 )  # fmt: skip
 """Adopted rows have no run and are not listed."""
+WORKERS: Final = Listing(WORKER, ("worker_id",), (str,), {})
+
+
+def tasks_of(run_id: str) -> Listing[TaskRow]:
+    """Return `TASKS` of one run: its cursors are of no use in another."""
+    return replace(TASKS, name=f"{TASK.name}:{run_id}")

@@ -20,7 +20,7 @@ from dsched.model.rows import (
 from dsched.store.backlog import BacklogReads
 from dsched.store.checking import Findings, examine
 from dsched.store.interface import Active, Page
-from dsched.store.paging import ALL_TASKS, JOBS, RUNS, TASKS, Condition, Listing, is_storable
+from dsched.store.paging import ALL_TASKS, JOBS, RUNS, Condition, Listing, is_storable, tasks_of
 from dsched.store.rollups import Counters, summed
 from dsched.store.scan import MOST_LOOKED_AT, Scanner
 from dsched.store.statements import (
@@ -153,7 +153,7 @@ class SqlReads(ABC):
         """List the tasks of a run by shard item."""
         if not is_storable(run_id):
             return Page((), None)
-        return self._page(TASKS, limit, cursor, filters, (Condition("run_id", "=", run_id),))
+        return self._page(tasks_of(run_id), limit, cursor, filters, (Condition("run_id", "=", run_id),))
 
     def tasks(self, limit: int, cursor: str | None, filters: Mapping[str, str]) -> Page[TaskRow]:
         """List tasks of all runs, newest first."""

@@ -4,9 +4,15 @@ Filters of a list may be combined as people like, and an index for each combinat
 leads, the one that comes furthest, and the other filters are checked on the rows. A page looks at `MOST_LOOKED_AT` rows
 at most, whatever matches, and where it stops the next one begins; at fewer, if the database says so, through an index
 whose rows lie far apart.
+
+A page has an end by bytes too (`PAGE_BYTES`), and a driver may fetch all that a statement finds before anybody sees it.
+So rows come in pieces. Those of the first statement are whole but for long texts; rows that have such are read again,
+few at a time, with them. Rows as they mostly are cost one statement for the usual page.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from dsched.store.interface import Page
@@ -20,6 +26,14 @@ Execute = Callable[..., Any]
 
 MOST_LOOKED_AT: Final = 10_000
 """Rows for a page."""
+_PIECE: Final = 128
+"""Rows of the first statement, which leaves long texts out."""
+_MOST_PIECE: Final = 512
+"""Rows of such a statement after others that found none."""
+_LONG_PIECE: Final = 33
+"""Rows of a statement that leaves nothing out: those with the longest results that fill a page, and one more."""
+_LONG: Final = 32 * 1024
+_LEFT_OUT: Final = ""  # no JSON
 
 
 class _Clauses:
@@ -73,6 +87,25 @@ class Scanner:
         conditions = [*within, *listing.conditions(filters)]
         start = None if cursor is None else listing.after(cursor)
         lead, end = self._lead(execute, listing, conditions, start)
+
+        def find(after: tuple[Any, ...] | None, count: int, *, long: bool) -> Any:
+            found = self._range(listing, conditions, lead, after, end)
+            text = f"{_select(listing, long)} {self._use(lead)} {found.where()}{_order(listing)} LIMIT {self._mark}"
+            return execute(text, [*found.values, count])
+
+        with closing(_pieces(listing, find, start, wanted)) as rows:
+            page = listing.page(rows, limit)
+        return Page(page.items, listing.cursor_at(end)) if page.next is None and end is not None else page
+
+    def _range(
+        self,
+        listing: Listing[Any],
+        conditions: Sequence[Condition],
+        lead: Lead | None,
+        start: tuple[Any, ...] | None,
+        end: tuple[Any, ...] | None,
+    ) -> _Clauses:
+        """Return what a row of the page must have."""
         found = self._clauses(listing, conditions, lead, start)
         if end is not None:
             found.place(listing, end, after=False, inclusive=True)
@@ -81,11 +114,7 @@ class Scanner:
                 found.add(f"{column} {operator} ?", value)
         if listing.always:
             found.add(listing.always)
-        text = f"{listing.table.select(self._use(lead))} {found.where()}{_order(listing)} LIMIT {self._mark}"
-        make: Callable[[tuple[Any, ...]], R] = listing.table.row._make  # type: ignore[attr-defined]
-        rows = [make(row) for row in execute(text, [*found.values, wanted]).fetchall()]
-        page = listing.page(rows, limit)
-        return Page(page.items, listing.cursor_at(end)) if page.next is None and end is not None else page
+        return found
 
     def _lead(
         self, execute: Execute, listing: Listing[Any], conditions: Sequence[Condition], start: tuple[Any, ...] | None
@@ -138,6 +167,47 @@ class Scanner:
 def _leads(lead: Lead | None, column: str, operator: str) -> bool:
     """Tell whether a condition is part of the range of an index: ranges are in the order of the list."""
     return lead is not None and (operator != "=" or column == lead.column)
+
+
+def _pieces(listing: Listing[R], find: Execute, start: tuple[Any, ...] | None, wanted: int) -> Generator[R]:
+    """Yield the rows behind `start`, `wanted` at most. Whoever takes them stops when a page is full."""
+    make: Callable[[tuple[Any, ...]], R] = listing.table.row._make  # type: ignore[attr-defined]
+    texts = itemgetter(*(listing.table.columns.index(name) for name in listing.long), 0)
+    most, long = _PIECE, False
+    while wanted:
+        count = min(most, wanted)
+        left, is_cut, row = count, False, None
+        with closing(find(start, count, long=long)) as cursor:
+            # One by one: some drivers fetch no more than they are asked for.
+            for values in cursor:
+                if not long and _LEFT_OUT in texts(values):
+                    is_cut = True
+                    break
+                row = make(values)
+                yield row
+                left -= 1
+        if left and not is_cut:
+            return
+        wanted -= count - left
+        if row is not None:
+            start = listing.place(row)
+        # Long ones come one after the other.
+        if is_cut or (row is not None and listing.size(row) > _LONG):
+            most, long = _LONG_PIECE, True
+        else:
+            most, long = _PIECE if long else min(2 * most, _MOST_PIECE), False
+
+
+def _select(listing: Listing[Any], long: bool) -> str:
+    """Return a SELECT of rows; without `long`, long texts are left out."""
+    if long:
+        return listing.table.select()
+    # Characters in SQLite, which is near enough.
+    columns = [
+        f"CASE WHEN length({name}) > {_LONG} THEN '{_LEFT_OUT}' ELSE {name} END" if name in listing.long else name
+        for name in listing.table.columns
+    ]
+    return f"SELECT {', '.join(columns)} FROM {listing.table.name}"
 
 
 def _order(listing: Listing[Any]) -> str:

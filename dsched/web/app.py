@@ -7,6 +7,7 @@ from dsched.core.api import CoreApi, Stats
 from dsched.errors import InvalidValue
 from dsched.model.run import RunState
 from dsched.model.task import TaskState
+from dsched.store.paging import WORKERS
 from dsched.web.envelope import Refused
 from dsched.web.routes import PAGE, Body, Call, Routes, choice, instant, text
 
@@ -77,10 +78,11 @@ async def online_workers(core: CoreApi, call: Call) -> list[dict[str, Any]]:
 async def list_workers(core: CoreApi, call: Call) -> dict[str, Any]:
     """List workers by id; they are in memory, so the page is cut here."""
     limit, cursor, _ = call.page()
-    workers = [worker for worker in core.workers() if cursor is None or worker["worker_id"] > cursor]
+    after = None if cursor is None else WORKERS.after(cursor)
+    workers = [worker for worker in core.workers() if after is None or (worker["worker_id"],) > after]
     workers.sort(key=lambda worker: worker["worker_id"])
     page = workers[:limit]
-    return {"items": page, "next": page[-1]["worker_id"] if len(workers) > limit else None}
+    return {"items": page, "next": WORKERS.cursor_at((page[-1]["worker_id"],)) if len(workers) > limit else None}
 
 
 # -- jobs

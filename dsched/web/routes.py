@@ -183,8 +183,21 @@ def text(value: str) -> str:
 
 def instant(value: str) -> str:
     """Read an RFC 3339 instant; the text goes on as it is."""
-    parse_instant(value)
+    try:
+        parse_instant(value)
+    except ValueError:
+        if _is_instant("+".join(value.rsplit(" ", 1))):
+            raise ValueError("must have its + written as %2B: in a URL a plain + stands for a space") from None
+        raise
     return value
+
+
+def _is_instant(value: str) -> bool:
+    try:
+        parse_instant(value)
+    except ValueError:
+        return False
+    return True
 
 
 def choice(*known: str) -> Callable[[str], str]:

@@ -1,5 +1,6 @@
 """What every store must do. Runs against each of the factories in `conftest.py`."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -437,6 +438,19 @@ def test_a_cursor_belongs_to_its_list(store: Store, leader: Any, rows: Any) -> N
             fetch(1, of_tasks, {})
     with pytest.raises(InvalidValue):
         store.runs(1, of_jobs, {})
+
+
+def test_a_cursor_belongs_to_the_tasks_of_its_run(store: Store, leader: Any, rows: Any) -> None:
+    ids = ("a~1", "a~2", "a", "a:0", "a:0:1", "é")
+    leader.commit(tasks_new=[rows.task(2 * n + item, run_id, item) for n, run_id in enumerate(ids) for item in (0, 1)])
+    cursors = {run_id: store.tasks_of(run_id, 1, None, {}).next for run_id in ids}
+    for run_id, other in product(ids, ids):
+        if run_id == other:
+            assert [row.sharding_item for row in store.tasks_of(run_id, 9, cursors[other], {}).items] == [1]
+        else:
+            with pytest.raises(InvalidValue) as caught:
+                store.tasks_of(run_id, 9, cursors[other], {})
+            assert caught.value.field == "cursor"
 
 
 @pytest.mark.parametrize(

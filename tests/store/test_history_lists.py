@@ -8,6 +8,9 @@ import pytest
 from dsched.errors import InvalidValue
 from dsched.model.instant import format_instant
 from dsched.store.interface import Store
+from dsched.store.paging import ALL_TASKS, JOBS, PAGE_BYTES, RUNS, TASKS, Condition, Listing
+from dsched.store.reads import SqlReads
+from tests.store.plans import received
 
 T = 1_700_000_000_000
 STATUSES = ("SUCCESS", "FAILED", "PENDING")
@@ -126,3 +129,102 @@ def test_attempts_of_many_tasks(store: Store, leader: Any, rows: Any) -> None:
     assert store.attempts_of(["a~1:0", "b~1:0", "none", "\ud800"]) == {
         "a~1:0": found[:2], "b~1:0": [found[3], found[2]],
     }  # fmt: skip
+
+
+# -- a page has an end by bytes too
+
+
+RESULT = 255 * 1024
+KINDS = ("jobs", "runs", "tasks", "tasks_of")
+
+
+def put(leader: Any, rows: Any, kind: str, texts: list[str], **changed: Any) -> list[Any]:
+    """Store a row for each of `texts`, in the order of the list, and return them."""
+    numbers = range(len(texts))
+    if kind == "jobs":
+        found = [rows.job(f"j{n:04}", definition=text) for n, text in zip(numbers, texts, strict=True)]
+    elif kind == "runs":
+        # A request may be long by its params, a run by what it keeps of its job.
+        found = [
+            rows.run(f"j~{n}", created_at=T - n, **{("params", "snapshot")[n % 2]: text})
+            for n, text in zip(numbers, texts, strict=True)
+        ]
+    else:
+        sign = 1 if kind == "tasks_of" else -1
+        found = [
+            rows.task((T << 16) + sign * n, "j~1", n, status="SUCCESS", **{("result", "error")[n % 2]: text}, **changed)
+            for n, text in zip(numbers, texts, strict=True)
+        ]
+    for start in range(0, len(found), 20):
+        leader.commit(**{f"{kind.removesuffix('_of')}_new": found[start : start + 20]})
+    return found
+
+
+def fetch(store: Store, kind: str) -> Any:
+    if kind == "tasks_of":
+        return lambda *page: store.tasks_of("j~1", *page)
+    return getattr(store, kind)
+
+
+def pages(store: Store, kind: str, limit: int) -> list[list[Any]]:
+    found = []
+    cursor = None
+    while True:
+        page = fetch(store, kind)(limit, cursor, {})
+        found.append(list(page.items))
+        if page.next is None:
+            return found
+        cursor = page.next
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_ends_where_it_has_enough_bytes(store: Store, leader: Any, rows: Any, kind: str) -> None:
+    stored = put(leader, rows, kind, [f'"{"x" * RESULT}"'] * 70)
+    found = pages(store, kind, 1000)
+    assert [len(page) for page in found] == [32, 32, 6]
+    assert [row for page in found for row in page] == stored
+    assert [len(page) for page in pages(store, kind, 30)] == [30, 30, 10]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_rows_among_short_ones(store: Store, leader: Any, rows: Any, kind: str) -> None:
+    # Runs of both, at the seams of what is read at once, and characters of several bytes.
+    texts = ["1"] * 127 + [f'"{"é" * 100_000}"'] * 3 + ["2"] * 300 + [f'"{"x" * RESULT}"'] * 45 + ["3", '"é"']
+    stored = put(leader, rows, kind, texts)
+    found = pages(store, kind, 1000)
+    assert [row for page in found for row in page] == stored
+    assert len(found) == 2
+    for limit in (7, 128, 129, 400):
+        assert [row for page in pages(store, kind, limit) for row in page] == stored
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_has_one_row_however_large(store: Store, leader: Any, rows: Any, kind: str) -> None:
+    large = f'"{"x" * (PAGE_BYTES + 1)}"'
+    stored = put(leader, rows, kind, ["1", large, large])
+    assert pages(store, kind, 1000) == [[row] for row in stored]
+    assert pages(store, kind, 1) == [[row] for row in stored]
+
+
+@pytest.mark.parametrize("kind", ["tasks", "tasks_of"])
+def test_attempts_that_are_shown_with_tasks_count(store: Store, leader: Any, rows: Any, kind: str) -> None:
+    stored = put(leader, rows, kind, ["1"] * 25, attempt=101)
+    found = pages(store, kind, 1000)
+    assert [len(page) for page in found] == [10, 10, 5]
+    assert [row for page in found for row in page] == stored
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("short", "limit", "most"), [(0, 1000, 2), (101, 100, 1), (400, 1000, 4)])
+def test_the_database_sends_little_more_than_a_page(
+    store: Store, leader: Any, rows: Any, kind: str, short: int, limit: int, most: int
+) -> None:
+    if not isinstance(store, SqlReads):
+        pytest.skip("it sends nothing")
+    put(leader, rows, kind, ["1"] * short + [f'"{"x" * RESULT}"'] * 70)
+    listings: dict[str, Listing[Any]] = {"jobs": JOBS, "runs": RUNS, "tasks": ALL_TASKS, "tasks_of": TASKS}
+    within = (Condition("run_id", "=", "j~1"),) if kind == "tasks_of" else ()
+    statements, came = received(store, listings[kind], {}, None, within, limit)
+    assert sum(len(value) for row in came for value in row if isinstance(value, str)) < PAGE_BYTES * 1.1
+    lists = [text for text, _ in statements if "OFFSET" not in text]
+    assert len(lists) <= most

@@ -105,9 +105,15 @@ class RoutesTest(SynchronousTestCase):
 
     def test_workers_in_pages(self):
         first = self.request("GET", "/api/v1/workers?limit=2").json
-        self.assertEqual(([worker["worker_id"] for worker in first["items"]], first["next"]), (["w0", "w1"], "w1"))
+        self.assertEqual([worker["worker_id"] for worker in first["items"]], ["w0", "w1"])
         last = self.request("GET", f"/api/v1/workers?limit=2&cursor={first['next']}").json
         self.assertEqual(([worker["worker_id"] for worker in last["items"]], last["next"]), (["w2"], None))
+
+    def test_a_cursor_that_the_list_of_workers_never_gave(self):
+        # Among them one of the list of jobs, and a worker's name.
+        for cursor in ("zzzz", "am9iOmE", "w1", "%C3%A9"):
+            reply = self.request("GET", f"/api/v1/workers?cursor={cursor}")
+            self.assertEqual((reply.status, reply.json["error"]["details"].get("field")), (400, "cursor"), cursor)
 
     def test_not_ready(self):
         self.core.ready = False

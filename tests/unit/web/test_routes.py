@@ -97,6 +97,27 @@ def test_the_reason_names_what_is_taken():
         query("list_jobs", "colour=red")
 
 
+@pytest.mark.parametrize("field", ["since", "until"])
+@pytest.mark.parametrize("name", ["list_runs", "list_all_tasks"])
+@pytest.mark.parametrize(
+    ("value", "helps"),
+    [
+        ("2026-11-30T21:22:47+00:00", True),
+        ("2026-11-30T21:22:47.123%2001:00", True),
+        ("2026-11-30T21:22:47%2B00:00Z", False),
+        ("2026-11-30+21:22:47Z", False),
+        ("2026-11-30+21:22:47+00:00", False),
+        ("2026-11-30T21:22:47+99:00", False),
+        ("+", False),
+    ],
+)
+def test_a_plus_that_came_as_a_space_is_told(name, field, value, helps):
+    with pytest.raises(InvalidValue) as caught:
+        query(name, f"{field}={value}")
+    assert caught.value.field == field
+    assert ("%2B" in caught.value.reason) is helps
+
+
 @pytest.mark.parametrize("data", [b"[]", b"null", b"1", b'"x"', b"true"])
 def test_a_body_is_an_object(data):
     with pytest.raises(InvalidValue):
