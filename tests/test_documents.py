@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from dsched.cli.main import cli
 from dsched.config import TABLES, CoreSettings, read_settings
 from dsched.engine.settings import EngineSettings
-from dsched.model.task import TERMINAL, TRANSITIONS
+from dsched.errors import InvalidValue
+from dsched.model.run import RunState
+from dsched.model.task import TERMINAL, TRANSITIONS, TaskState
 from dsched.tap import CoreOptions, WorkerOptions
+from dsched.triggers.spec import parse_trigger
 from dsched.web.app import ROUTES
 from dsched.worker.settings import WorkerSettings
 
@@ -95,6 +99,36 @@ def test_the_diagram_is_the_transition_table() -> None:
 def test_the_routes_are_those_of_the_api() -> None:
     rows = re.findall(r"^\| `([A-Z]+) (/\S*)` \|", section(read("README.md"), "HTTP API"), re.MULTILINE)
     assert sorted(rows) == sorted((route.method, route.path) for route in ROUTES.by_name.values())
+
+
+def test_the_statuses_are_those_of_runs_and_tasks() -> None:
+    text = section(read("README.md"), "HTTP API")
+    [(runs, tasks)] = re.findall(r"^(A run is `.*?)(A task is `.*?)\[", text, re.DOTALL | re.MULTILINE)
+    for told, states in ((runs, RunState), (tasks, TaskState)):
+        assert sorted(re.findall(r"`([A-Z]+)`", told)) == sorted(states)
+
+
+def test_the_state_of_this_version() -> None:
+    lines = section(read("README.md"), "State of this version").splitlines()
+    rows = [line.split("|")[1:3] for line in lines if line.startswith("|")][2:]
+    there, missing = (" ".join(column) for column in zip(*rows, strict=True))
+    assert set(re.findall(r"`dsched (\w+)`", there)) == set(cli.commands)
+    methods = {route.method for route in ROUTES.by_name.values()}
+    has = {
+        **{kind: is_trigger(kind) for kind in ("interval", "cron", "once", "delay")},
+        "pruning": "history_days" in CoreSettings.__dataclass_fields__,
+        "metrics": any(route.path == "/metrics" for route in ROUTES.by_name.values()),
+        "edit of jobs": bool(methods & {"PUT", "PATCH"}),
+    }
+    assert {what: (what in there, what in missing) for what in has} == {what: (it, not it) for what, it in has.items()}
+
+
+def is_trigger(kind: str) -> bool:
+    try:
+        parse_trigger({"type": kind, "seconds": 1}, created_ms=0)
+    except InvalidValue as error:
+        return error.field != "trigger.type"
+    return True
 
 
 def test_the_options_are_those_of_the_roles() -> None:

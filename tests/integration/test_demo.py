@@ -16,8 +16,8 @@ COMMAND = [sys.executable, "-c", "from dsched.cli.main import main; main()", "de
 LIMIT_S = 180
 
 
-def demo(*options: str, temporary: Path) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "TMPDIR": str(temporary)}
+def demo(*options: str, temporary: Path, store: str = "") -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "TMPDIR": str(temporary), "DSCHED_STORE": store}
     return subprocess.run(
         [*COMMAND, *options], capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environ
     )
@@ -74,8 +74,9 @@ def test_a_store_can_be_kept_and_used_again(temporary: Path, tmp_path: Path) -> 
 
 
 def test_it_does_the_same_in_mysql(temporary: Path, mysql_url: str) -> None:
-    done = demo("--store", mysql_url, temporary=temporary)
+    done = demo(temporary=temporary, store=mysql_url)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "the store is mysql://" in done.stdout
     assert re.search(r"killed worker-\d with SIGKILL while it had shards? \d", done.stdout)
     assert "the two are equal" in done.stdout
     assert list(temporary.iterdir()) == []
@@ -111,7 +112,7 @@ AS_FROM_A_TERMINAL = (
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_behind(temporary: Path, number: signal.Signals) -> None:
-    environ = {**os.environ, "TMPDIR": str(temporary)}
+    environ = {**os.environ, "TMPDIR": str(temporary), "DSCHED_STORE": ""}
     # As from a terminal: a shell that starts the tests in the background has them ignore SIGINT, and so their children.
     with subprocess.Popen(
         [sys.executable, "-c", AS_FROM_A_TERMINAL, *COMMAND],
