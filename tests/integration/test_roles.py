@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,15 @@ def test_a_core_that_was_stopped_can_be_started_and_asked_again(tmp_path: Path) 
         core.wait_ready()
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """Let children hear SIGINT also where these tests run in the background: shells have it ignored there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_a_worker_that_waits_for_its_handlers(cluster: Any, number: signal.Signals) -> None:
     cluster.start(workers=1)
