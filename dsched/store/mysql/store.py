@@ -56,7 +56,7 @@ class MySqlStore(SqlStore):
     log = Logger()
     open_task = _OPEN_TASK
     locking = "FOR UPDATE"
-    looks_by_index = 2_500  # each is a page of its own to read, once history is larger than the buffer pool
+    looks_by_index = 1_500  # each is a page of its own to read, once history is larger than the buffer pool
     _writes: MySqlWrites
 
     @staticmethod
