@@ -4,8 +4,10 @@ It keeps nothing on disk, which is how the peers are fastest: dsched, which is m
 """
 
 import random
+import re
 import shutil
 import socket
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -39,6 +41,12 @@ class RedisServer:
     def url(self) -> str:
         """Where clients find it."""
         return f"redis://{_LOOPBACK}:{self.port}/0"
+
+    def version(self) -> str:
+        """Return the version of the program."""
+        said = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=True).stdout
+        found = re.search(r"\bv=(\S+)", said)
+        return found[1] if found else said.strip()
 
     def __enter__(self) -> Self:
         command = [

@@ -6,8 +6,8 @@ tasks, measures, checks every id and every value, and ends all that it started.
     python benchmarks/peers/run.py --peer huey [--tasks 5000]
 
 To be run in the virtual environment of the peers (`requirements.txt`). Prints one line of JSON: `{"peer", "version",
-"tasks", "seconds", "tasks_per_s", "processes", "configuration", "problems"}`. The exit code tells whether every result
-was there and right.
+"redis", "tasks", "seconds", "tasks_per_s", "processes", "configuration", "problems"}`. The exit code tells whether
+every result was there and right.
 """
 
 import argparse
@@ -70,8 +70,11 @@ def warm_up(peer: Peer, children: Sequence[Child]) -> set[int]:
 def measure(name: str, tasks: int | None) -> dict[str, Any]:
     """Start everything, measure, end everything."""
     with ExitStack() as stack:
+        redis_version = None
         if name not in WITHOUT_REDIS:
-            os.environ[REDIS_VARIABLE] = stack.enter_context(RedisServer()).url
+            server = stack.enter_context(RedisServer())
+            os.environ[REDIS_VARIABLE] = server.url
+            redis_version = server.version()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dsched-peer-")))
         # The module of a peer is its application too, and reads where Redis is when it is imported.
         peer: Peer = importlib.import_module(f"{name.replace('-', '_')}_peer").PEER
@@ -94,6 +97,7 @@ def measure(name: str, tasks: int | None) -> dict[str, Any]:
         return {
             "peer": name,
             "version": importlib.metadata.version(peer.package),
+            "redis": redis_version,
             "tasks": len(params),
             "seconds": round(seconds, 4),
             "tasks_per_s": round(len(params) / seconds, 1),
