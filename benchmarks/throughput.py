@@ -17,6 +17,7 @@ The last line is one JSON object. The exit code tells whether every result was t
 
 import argparse
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -177,6 +178,8 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     options = _options()
     handler = "noop-async" if options.is_async else "noop"
+    # So that a polite end of this process ends what it has started.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         if options.peers:
             set_up_peers()

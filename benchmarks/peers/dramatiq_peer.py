@@ -23,8 +23,8 @@ PREFETCH = 512
 broker = RedisBroker(url=redis_url(), middleware=[Retries(), Results(backend=RedisBackend(url=redis_url()))])
 dramatiq.set_broker(broker)
 ACTORS = {
-    "echo": dramatiq.actor(bodies.echo, store_results=True),
-    "where": dramatiq.actor(bodies.where, store_results=True),
+    "echo": dramatiq.actor(store_results=True)(bodies.echo),
+    "where": dramatiq.actor(store_results=True)(bodies.where),
 }
 
 
