@@ -28,7 +28,7 @@ bench: .venv/ready
 clean:
 	rm -rf build dist dsched.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis _trial_temp*
 	rm -f twisted/plugins/dropin.cache twistd.pid twistd.log*
-	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path "./.venv*" -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 .venv/ready: $(set_up_by)
 	scripts/set_up.sh
